@@ -1,0 +1,98 @@
+"""LeZero: deep learning from the first training step to production.
+
+    import lezero as lz
+
+    x = lz.randn(8, 3, requires_grad=True)
+    (x * 2).sum().backward()
+    print(x.grad)
+
+Operations are recorded; reading a value, ``optimizer.step()`` or ``lz.realize()`` runs what has been recorded, restructured
+and as native code.  Subpackages (``lezero.nn``, ``lezero.optim``, ``lezero.data``, …) are imported when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from lezero.functions import *  # noqa: F403
+from lezero.graph.dtype import (
+    bfloat16, bool_, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, set_default_dtype, uint8,
+    uint16, uint32, uint64,
+)  # fmt: skip
+from lezero.graph.dtype import DType as dtype
+from lezero.graph.dtype import default_dtype as get_default_dtype
+from lezero.runtime import realize
+from lezero.runtime.inputs import Generator
+from lezero.tensor import (
+    Tensor, arange, as_tensor, cat, concat, concatenate, einsum, empty, empty_like, enable_grad, eye, from_numpy, full,
+    full_like, inference_mode, is_grad_enabled, linspace, no_grad, ones, ones_like, rand, rand_like, randint, randn,
+    randn_like, randperm, set_grad_enabled, stack, tensor, where, zeros, zeros_like,
+)  # fmt: skip
+
+__version__ = "0.1.0"
+
+double, half, long = float64, float16, int64
+
+_LAZY = {
+    name: name for name in ("amp", "autograd", "data", "debug", "device", "io", "models", "nn", "optim", "profiler", "runtime")
+} | {
+    "Trainer": "trainer:Trainer",
+    "save": "io:save",
+    "load": "io:load",
+    "jit": "runtime.jit:jit",
+    "explain": "runtime.explain:explain",
+    "grad": "autograd:grad_of",
+    "vjp": "autograd:vjp",
+    "set_num_threads": "device:set_num_threads",
+    "get_num_threads": "device:get_num_threads",
+}  # fmt: skip
+
+if TYPE_CHECKING:
+    from lezero import autograd, data, debug, device, io, models, nn, optim
+    from lezero.io import load, save
+    from lezero.trainer import Trainer
+
+
+def __getattr__(name: str) -> Any:
+    where = _LAZY.get(name)
+    if where is None:
+        raise AttributeError(f"module 'lezero' has no attribute {name!r}")
+    module, _, attribute = where.partition(":")
+    value = import_module(f"lezero.{module}")
+    if attribute:
+        value = getattr(value, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])
+
+
+def manual_seed(seed: int) -> Generator:
+    """Start the default stream of random numbers of `seed`; the same seed gives the same numbers."""
+    from lezero.runtime.inputs import default_generator
+
+    return default_generator.manual_seed(seed)
+
+
+def seed() -> int:
+    """Seed the default stream from the system's randomness, and return the seed."""
+    from lezero.runtime.inputs import Generator, default_generator
+
+    fresh = Generator().initial_seed()
+    default_generator.manual_seed(fresh)
+    return fresh
+
+
+def get_rng_state() -> dict[str, int]:
+    from lezero.runtime.inputs import default_generator
+
+    return default_generator.get_state()
+
+
+def set_rng_state(state: dict[str, int]) -> None:
+    from lezero.runtime.inputs import default_generator
+
+    default_generator.set_state(state)

@@ -1,0 +1,117 @@
+"""The CPU backend: graphs restructured, scheduled, and run as machine code generated here."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lezero.backends.cpu import arena, compiler
+from lezero.backends.cpu.detect import detect
+from lezero.backends.cpu.pool import default_pool, get_num_threads
+from lezero.backends.cpu.table import Table, TableBuilder
+from lezero.graph.dtype import DType
+from lezero.graph.node import Graph, Node
+from lezero.hal.backend import Backend, Program, Properties
+from lezero.hal.buffer import Buffer
+from lezero.passes.pipeline import restructure
+from lezero.schedule.layout import row_major
+from lezero.schedule.schedule import Instance, Schedule, build
+
+MAX_TABLES = 64
+"""Tables kept for each program; the least recently used goes first."""
+
+
+class CpuProgram(Program):
+    """A schedule and its tables, one for each set of extents it was run with.
+
+    The bases a table's records refer to are: the arena, the inputs, the outputs, in this order.
+    """
+
+    def __init__(self, schedule: Schedule, leaves: tuple[Node, ...], backend: CpuBackend):
+        self.schedule, self.leaves, self.backend = schedule, leaves, backend
+        self.tables: OrderedDict[tuple[int, ...], tuple[Table, Instance]] = OrderedDict()
+        graph = schedule.graph
+        position = {leaf: k for k, leaf in enumerate(leaves)}
+        self.reused = [position[schedule.reused[n]] if n in schedule.reused else -1 for n in graph.outputs]
+        self.layouts = [(n.dtype.numpy, schedule.orders[n]) for n in graph.outputs]
+
+    def run(self, inputs: Sequence[Buffer], bindings: Sequence[int], donated: Sequence[int] = ()) -> list[Buffer]:
+        key = tuple(bindings)
+        found = self.tables.get(key)
+        if found is None:
+            found = self._table(key)
+        else:
+            self.tables.move_to_end(key)
+        table, instance = found
+        outputs: list[Buffer] = []
+        for reused, shape, (dtype, order) in zip(self.reused, instance.output_shapes, self.layouts):
+            outputs.append(Buffer(inputs[reused].array) if reused >= 0 else Buffer(_empty(shape, dtype, order)))
+        bases = np.array([self.backend.reserve(instance.arena_bytes), *(b.address for b in inputs), *(b.address for b in outputs)], np.int64)
+        default_pool().run(table, bases)
+        return outputs
+
+    def _table(self, key: tuple[int, ...]) -> tuple[Table, Instance]:
+        instance = self.schedule.instantiate(key)
+        kernels = compiler.get_kernels([r.source for r in instance.records], self.schedule.target)
+        base: dict[Any, int] = {"arena": 0}
+        base |= {leaf: 1 + k for k, leaf in enumerate(self.leaves)}
+        base |= {n: 1 + len(self.leaves) + k for k, n in enumerate(self.schedule.graph.outputs)}
+        builder = TableBuilder()
+        for r, kernel in zip(instance.records, kernels):
+            sets = [([(base[n], o) for n, o in operands], list(params), tasks) for operands, params, tasks in r.sets]
+            builder.add(kernel, sets, r.combine_tasks, r.scratch_bytes, r.overwrites, r.label)
+        made = self.tables[key] = (builder.build(), instance)
+        if len(self.tables) > MAX_TABLES:
+            self.tables.popitem(last=False)
+        return made
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...]) -> np.ndarray:
+    """Memory for a value whose axes lie in `order`, as an array of its logical shape."""
+    if order == row_major(len(shape)):
+        return arena.empty(shape, dtype)
+    inverse = tuple(order.index(a) for a in range(len(order)))
+    return arena.empty(tuple(shape[a] for a in order), dtype).transpose(inverse)
+
+
+class CpuBackend(Backend):
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._arena = arena.Arena()
+
+    def devices(self) -> list[str]:
+        return ["cpu"]
+
+    def properties(self, device: str) -> Properties:
+        target = detect()
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+        return Properties("CPU", "cpu", compiler.core_count(), pages, target.level, {"threads": get_num_threads()})
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Buffer:
+        return Buffer(arena.empty(shape, dtype.numpy))
+
+    def reserve(self, nbytes: int) -> int:
+        """The arena's address, with at least this many bytes."""
+        return self._arena.reserve(nbytes)
+
+    def plan_key(self) -> Any:
+        return get_num_threads()
+
+    def compile(self, graph: Graph, donatable: frozenset[int] = frozenset(), inputs: Sequence[Buffer] = ()) -> Program:
+        orders = {leaf: _order_of(b) for leaf, b in zip(graph.leaves, inputs)}
+        leaves = graph.leaves
+        may_write = frozenset(leaves[k] for k in donatable)
+        schedule = build(restructure(graph), orders, may_write, detect(), get_num_threads())
+        return CpuProgram(schedule, leaves, self)
+
+
+def _order_of(b: Buffer) -> tuple[int, ...]:
+    a = b.array
+    if a.flags.c_contiguous:
+        return row_major(a.ndim)
+    return tuple(sorted(range(a.ndim), key=lambda i: (-a.strides[i], i)))

@@ -1,0 +1,228 @@
+"""Compiled kernels, kept on disk between processes and in memory within one.
+
+A kernel's name on disk is a hash of everything its code depends on: the source's key, the target, the code
+generator's own files and LLVM's version.  So nothing is ever out of date; old entries only get old, and the least
+recently used go when the folder outgrows its limit.
+
+Knobs: ``LEZERO_CACHE_DIR`` (the folder), ``LEZERO_CACHE_LIMIT`` (bytes on disk, default 1 GiB).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+import tempfile
+import threading
+import warnings
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import lezero.codegen
+import lezero.loops
+from lezero.backends.cpu.loader import LoadedKernel
+from lezero.codegen.launch import KernelSource
+from lezero.codegen.target import Target
+
+_MAGIC = b"LZK1"
+_HEADER = len(_MAGIC) + 32  # then a SHA-256 of the object, then the object
+_DEFAULT_LIMIT = 1 << 30
+
+
+@dataclass
+class CacheStats:
+    """What the caches hold and how they did since the process started."""
+
+    folder: str
+    entries: int
+    bytes: int
+    limit: int
+    loaded: int  # kernels in memory
+    memory_hits: int
+    disk_hits: int
+    misses: int
+    compiled: int
+    damaged: int  # files that failed their checksum and were compiled again
+
+
+class DiskCache:
+    """A folder of object files, written atomically and checked when read.
+
+    Nothing here ever raises for the state of the file system: a folder that cannot be read or written costs
+    compilations, and one warning.
+    """
+
+    def __init__(self, folder: Path, limit: int = _DEFAULT_LIMIT) -> None:
+        self.folder = folder
+        self.limit = limit
+        self.damaged = 0
+        self._bytes: int | None = None  # known once something was written
+        self._warned = False
+
+    def read(self, digest: str) -> bytes | None:
+        """The object stored under `digest`; None if there is none.  A damaged file is deleted."""
+        path = self._path(digest)
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        if content[:4] != _MAGIC or hashlib.sha256(content[_HEADER:]).digest() != content[4:_HEADER]:
+            self.damaged += 1
+            with suppress(OSError):
+                path.unlink()
+            return None
+        with suppress(OSError):
+            os.utime(path)  # recently used
+        return content[_HEADER:]
+
+    def write(self, digest: str, image: bytes) -> None:
+        content = _MAGIC + hashlib.sha256(image).digest() + image
+        temporary = None
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=self.folder, suffix=".tmp")
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.replace(temporary, self._path(digest))
+        except OSError as error:
+            if temporary is not None:
+                with suppress(OSError):
+                    os.unlink(temporary)
+            self._warn(error)
+            return
+        self._bytes = self.size()[1] if self._bytes is None else self._bytes + len(content)
+        if self._bytes > self.limit:
+            self._evict()
+
+    def size(self) -> tuple[int, int]:
+        """Number of kernels on disk, and their bytes."""
+        files = self._files()
+        return len(files), sum(nbytes for _, nbytes, _ in files)
+
+    def clear(self) -> int:
+        """Delete every kernel on disk; how many there were."""
+        files = self._files()
+        for _, _, path in files:
+            with suppress(OSError):
+                os.unlink(path)
+        self._bytes = None
+        return len(files)
+
+    def _path(self, digest: str) -> Path:
+        return self.folder / f"{digest}.o"
+
+    def _files(self) -> list[tuple[float, int, str]]:
+        """(last use, bytes, path) of each kernel, and of what a killed writer left behind."""
+        found = []
+        with suppress(OSError), os.scandir(self.folder) as entries:
+            for entry in entries:
+                if entry.name.endswith((".o", ".tmp")):
+                    with suppress(OSError):
+                        status = entry.stat()
+                        found.append((status.st_mtime, status.st_size, entry.path))
+        return found
+
+    def _evict(self) -> None:
+        """Delete the least recently used files, down to nine tenths of the limit."""
+        files = sorted(self._files())
+        total = sum(nbytes for _, nbytes, _ in files)
+        for _, nbytes, path in files:
+            if total <= self.limit * 9 // 10:
+                break
+            with suppress(OSError):
+                os.unlink(path)
+            total -= nbytes
+        self._bytes = total
+
+    def _warn(self, error: OSError) -> None:
+        if self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"compiled kernels cannot be kept in {str(self.folder)!r} ({error.strerror or error}), so every new process "
+            "compiles them again. Make the folder writable or free some space there, or set LEZERO_CACHE_DIR to "
+            "another folder.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+class MemoryCache:
+    """Loaded kernels, least recently used out first.  A kernel that a table still holds stays loaded regardless."""
+
+    def __init__(self, limit: int = 4096) -> None:
+        self.limit = limit
+        self._kernels: OrderedDict[str, LoadedKernel] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, digest: str) -> LoadedKernel | None:
+        with self._lock:
+            kernel = self._kernels.get(digest)
+            if kernel is not None:
+                self._kernels.move_to_end(digest)
+            return kernel
+
+    def put(self, digest: str, kernel: LoadedKernel) -> None:
+        with self._lock:
+            self._kernels[digest] = kernel
+            while len(self._kernels) > self.limit:
+                self._kernels.popitem(last=False)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kernels.clear()
+
+    def __len__(self) -> int:
+        return len(self._kernels)
+
+
+def cache_folder() -> Path:
+    """``LEZERO_CACHE_DIR``, or the platform's folder for a user's caches."""
+    chosen = os.environ.get("LEZERO_CACHE_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
+    try:
+        home = Path.home()
+    except RuntimeError:  # a container's nameless user: leads to the warning that names LEZERO_CACHE_DIR
+        return Path(os.devnull) / "kernels"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData/Local") / "lezero" / "Cache" / "kernels"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "lezero" / "kernels"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "lezero" / "kernels"
+
+
+def cache_limit() -> int:
+    """``LEZERO_CACHE_LIMIT`` in bytes, or 1 GiB."""
+    chosen = os.environ.get("LEZERO_CACHE_LIMIT", "").strip()
+    if not chosen:
+        return _DEFAULT_LIMIT
+    if not chosen.isdigit():
+        raise ValueError(f"LEZERO_CACHE_LIMIT={chosen!r}: expected a number of bytes, for example {_DEFAULT_LIMIT}")
+    return int(chosen)
+
+
+def digest(source: KernelSource, target: Target) -> str:
+    """The name of a kernel's machine code: a hash of everything that determines it."""
+    return hashlib.sha256(f"{source.key}\0{_target_key(target)}\0{_generator()}".encode()).hexdigest()
+
+
+@functools.cache
+def _target_key(target: Target) -> str:
+    return repr(astuple(target))
+
+
+@functools.cache
+def _generator() -> str:
+    """Hash of the code generator's sources and of LLVM's version, which together turn a key into machine code."""
+    import llvmlite
+
+    state = hashlib.sha256(llvmlite.__version__.encode())
+    for package in (lezero.codegen, lezero.loops):
+        root = Path(package.__path__[0])
+        for path in sorted(root.rglob("*.py")):
+            state.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return state.hexdigest()

@@ -1,0 +1,86 @@
+"""The command line: ``lezero COMMAND``.
+
+Every command lives in its own module and is imported when it is called, so that ``lezero --help`` is instant.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+# name -> (module, function, one line for --help)
+COMMANDS = {
+    "quickstart": ("quickstart", "quickstart", "Train on handwritten digits, save, open again and classify."),
+    "train": ("training", "train", "Train a model and save it as an .lzm file."),
+    "eval": ("training", "evaluate", "Measure a saved model on held-out images."),
+    "predict": ("predicting", "predict", "Classify images with a saved model."),
+    "explain": ("explain", "explain", "Show what recording and restructuring make of a model."),
+    "bench": ("bench", "bench", "Time a few operations and a training step."),
+    "cache": ("cache", "cache", "Show or clear the compiled kernels kept on disk."),
+    "doctor": ("doctor", "doctor", "Show what was found on this machine and check that it computes."),
+    "version": ("version", "version", "Show the version."),
+}
+MISTAKE, INTERRUPTED = 2, 130
+
+
+class _Commands(click.Group):
+    """A group that knows its commands' names and summaries without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, function, _ = COMMANDS[name]
+        return getattr(import_module(f"lezero.cli.{module}"), function)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, _, summary) in COMMANDS.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """LeZero trains deep-learning models and takes them to production."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The program's entry point.  Exit codes: 0, 2 for a user's mistake, 130 after Ctrl-C, 1 for a fault of ours."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command line and return its exit code; a user's mistake is one line on standard error."""
+    try:
+        result = command.main(args=arguments, prog_name="lezero", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return MISTAKE
+    except click.ClickException as error:
+        where = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
+        return _fail(f"{error.format_message().rstrip('.')}{where}")
+    except (KeyboardInterrupt, click.Abort) as error:
+        cause = error if str(error) else error.__context__
+        click.echo(f"lezero: {cause or 'interrupted'}", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; nothing more can be written, not even at exit.
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.errno is None or error.filename is None:
+            return _fail(str(error))
+        return _fail(f"{error.strerror}: {error.filename}")
+
+
+def _fail(message: str) -> int:
+    line = " ".join(message.split())
+    click.echo(f"lezero: {line[:1].lower() + line[1:] if line[1:2].islower() else line}", err=True)
+    return MISTAKE

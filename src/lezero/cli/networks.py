@@ -1,0 +1,132 @@
+"""The image classifiers that the command line can train by name, and how they are kept in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lezero import nn
+from lezero.tensor import Tensor
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions with batch norm, and a shortcut around them (He et al. 2015)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            conv = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(conv, nn.BatchNorm2d(outputs))
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.relu(self.body(x) + self.shortcut(x))
+
+
+def residual(num_classes: int, size: int, width: int = 16) -> nn.Module:
+    """A small residual network for grey images; images wider than 16 pixels are halved by its first layer."""
+    return nn.Sequential(
+        nn.Conv2d(1, width, 3, stride=2 if size > 16 else 1, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        ResidualBlock(width, width, 1),
+        ResidualBlock(width, 2 * width, 2),
+        ResidualBlock(2 * width, 4 * width, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4 * width, num_classes),
+    )
+
+
+def _lenet5(num_classes: int, size: int) -> nn.Module:
+    from lezero.models import lenet5
+
+    return lenet5(num_classes=num_classes)
+
+
+def _resnet18(num_classes: int, size: int) -> nn.Module:
+    from lezero.models import resnet18
+
+    return nn.Sequential(nn.Conv2d(1, 3, 1), resnet18(num_classes=num_classes))
+
+
+# name -> (constructor, the image size it needs, or None for any)
+NETWORKS: dict[str, tuple[Callable[..., nn.Module], int | None]] = {
+    "residual": (residual, None),
+    "lenet5": (_lenet5, 28),
+    "resnet18": (_resnet18, None),
+}
+
+
+class Classifier:
+    """A network with what is needed to use it: its name, the size of its images, and the names of the classes."""
+
+    def __init__(self, name: str, size: int, classes: list[str]) -> None:
+        make, needed = NETWORKS[name]
+        self.name, self.size, self.classes = name, needed or size, list(classes)
+        self.model = make(len(classes), self.size)
+
+    def prepare(self, images: np.ndarray) -> np.ndarray:
+        """uint8 (count, height, width) -> float32 (count, 1, size, size) in [0, 1]."""
+        return resized(images, self.size)[:, None].astype(np.float32) / 255
+
+    def save(self, path: str | Path, **facts: Any) -> None:
+        import lezero as lz
+
+        about = {"network": self.name, "size": self.size, "classes": self.classes, **facts}
+        lz.save({"classifier": about, "state": self.model.state_dict()}, path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Classifier:
+        import lezero as lz
+
+        content = lz.load(path)
+        about = content.get("classifier") if isinstance(content, dict) else None
+        if not isinstance(about, dict) or about.get("network") not in NETWORKS:
+            raise lz.io.LzmError(f"{path} holds no classifier that `lezero train` or `lezero quickstart` saved")
+        classifier = cls(about["network"], about["size"], about["classes"])
+        classifier.model.load_state_dict(content["state"])
+        classifier.model.eval()
+        return classifier
+
+    def probabilities(self, images: np.ndarray, batch: int = 256) -> np.ndarray:
+        """(count, classes) for uint8 images."""
+        import lezero as lz
+
+        prepared = self.prepare(images)
+        parts = []
+        with lz.no_grad():
+            for start in range(0, len(prepared), batch):
+                scores = self.model(lz.tensor(prepared[start : start + batch]))
+                parts.append(scores.softmax(1).numpy())
+        return np.concatenate(parts) if parts else np.zeros((0, len(self.classes)), np.float32)
+
+
+def resized(images: np.ndarray, size: int) -> np.ndarray:
+    """Images of `size` x `size`: enlarged by a whole factor, or shrunk by averaging, then framed in black."""
+    height, width = images.shape[1:]
+    while max(height, width) > size:
+        images = _halved(images)
+        height, width = images.shape[1:]
+    factor = size // max(height, width)
+    images = images.repeat(factor, 1).repeat(factor, 2)
+    room = [size - extent for extent in images.shape[1:]]
+    return np.pad(images, [(0, 0), *((r // 2, r - r // 2) for r in room)])
+
+
+def _halved(images: np.ndarray) -> np.ndarray:
+    count, height, width = images.shape
+    even = np.pad(images, [(0, 0), (0, height % 2), (0, width % 2)])
+    blocks = even.reshape(count, (height + 1) // 2, 2, (width + 1) // 2, 2)
+    return blocks.mean((2, 4)).round().astype(images.dtype)

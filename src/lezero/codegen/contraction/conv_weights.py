@@ -1,0 +1,116 @@
+"""Packing convolution weights: from (O, I, KH, KW) to the panels the tile functions read, once per call.
+
+A panel holds `width` columns: outputs in the forward pass, inputs in the input gradient.  Its rows are (tap, channel of
+the reduction) in the order the convolution walks them.  Both directions are the same walk over the weights: `outer`
+slices of lines (one per column, `line` elements apart) of `length` contiguous elements; element e of a line is tap
+e % taps of channel e // taps and goes to row ``place[tap] + channel + slice`` of the panel.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from lezero.codegen.contraction.microkernel import Tile
+from lezero.codegen.contraction.pack import copy_panel, load_as, transpose
+from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand
+from lezero.codegen.launch import KernelSource, Launch
+from lezero.codegen.target import Target
+
+PARAMS = "groups columns outer slice line length group taps rows panels".split()
+
+
+def pack_weights(
+    dtype: str,
+    tile: Tile,
+    *,
+    groups: int,
+    columns: int,
+    outer: int,
+    slice: int,
+    line: int,
+    length: int,
+    group: int,
+    rows: int,
+    places: list[int],
+    threads: int,
+) -> tuple[Launch, int]:
+    """The launch from operand "w" to workspace "w:weights" and the bytes it fills.
+
+    columns, rows : of a group's panels together, and of each panel.
+    outer, slice, line, length, group : the walk described above, and elements between groups.
+    places : first row of each tap in a panel.
+    """
+    panels = -(-columns // tile.width)
+    params = (groups, columns, outer, slice, line, length, group, len(places), rows, panels, *places)
+    tasks = min(groups * panels * tile.vectors, 4 * threads) if threads > 1 else 1
+    bytes = groups * panels * rows * tile.width * tile.itemsize
+    return Launch(source(dtype, tile), ("w", "w:weights"), params, tasks), bytes
+
+
+@lru_cache(maxsize=64)
+def source(dtype: str, tile: Tile) -> KernelSource:
+    key = f"conv weights {dtype} {tile.vectors} {tile.lanes} {tile.type}"
+    return KernelSource("conv.weights", key, lambda target: emit(dtype, tile, target))
+
+
+def emit(dtype: str, tile: Tile, target: Target) -> str:
+    module = Module(target)
+    c = Code(module)
+    p = {name: c.param(i) for i, name in enumerate(PARAMS)}
+    places = c.gep("%params", len(PARAMS), "i64")
+    weights, packed = c.buffer(0), c.buffer(1)
+    memory, to, lanes = MEMORY[dtype], tile.type, tile.lanes
+
+    def column_block(i: str) -> None:
+        """One register of columns of one panel."""
+        panel, v = c.div(i, tile.vectors), c.rem(i, tile.vectors)
+        first = c.add(c.mul(c.rem(panel, p["panels"]), tile.width), c.mul(v, lanes))
+        start = c.gep(weights, c.mul(c.div(panel, p["panels"]), p["group"]), memory)
+        out = c.gep(packed, c.add(c.mul(c.mul(panel, p["rows"]), tile.width), c.mul(v, lanes)), to)
+        single = c.value(f"icmp eq i64 {p['length']}, 1")
+        c.when(single, lambda: copy(start, first, out), lambda: slices(start, first, out))
+
+    def copy(start: str, first: Operand, out: str) -> None:
+        """Lines of one element: a slice is a row of the panel already."""
+        left = c.sub(p["columns"], first)
+        mask = c.mask(left, lanes)
+
+        def row(s: str) -> None:
+            here = c.gep(start, c.add(c.mul(s, p["slice"]), first), memory)
+            c.vector_store(to, lanes, load_as(c, dtype, to, lanes, here, mask), c.gep(out, c.mul(s, tile.width), to))
+
+        c.loop(0, p["outer"], row)
+
+    def slices(start: str, first: Operand, out: str) -> None:
+        last = c.sub(p["columns"], 1)
+        whole = c.mul(c.div(p["length"], lanes), lanes)
+        offsets = [c.mul(c.min(c.add(first, r), last), p["line"]) for r in range(lanes)]
+
+        def one(s: str) -> None:
+            base = c.gep(start, c.mul(s, p["slice"]), memory)
+            lines = [c.gep(base, offset, memory) for offset in offsets]
+
+            def square(e: Operand, mask: str | None) -> None:
+                rows = transpose(c, to, lanes, [load_as(c, dtype, to, lanes, c.gep(x, e, memory), mask) for x in lines])
+                for r, row in enumerate(rows):
+                    element = c.add(e, r)
+
+                    def put(element: Operand = element, row: str = row) -> None:
+                        place = c.load("i64", c.gep(places, c.rem(element, p["taps"]), "i64"))
+                        to_row = c.add(c.add(place, c.div(element, p["taps"])), s)
+                        c.vector_store(to, lanes, row, c.gep(out, c.mul(to_row, tile.width), to))
+
+                    if mask is None:
+                        put()
+                    else:
+                        c.when(c.less(element, p["length"]), put)
+
+            c.loop(0, whole, lambda e: square(e, None), step=lanes)
+            c.when(c.less(whole, p["length"]), lambda: square(whole, c.mask(c.sub(p["length"], whole), lanes)))
+
+        c.loop(0, p["outer"], one)
+
+    total = c.mul(c.mul(p["groups"], p["panels"]), tile.vectors)
+    c.loop(c.div(c.mul("%task", total), "%tasks"), c.div(c.mul(c.add("%task", 1), total), "%tasks"), column_block)
+    c.finish()
+    return module.text()

@@ -1,0 +1,199 @@
+"""Matrix products: one launch, packed block by block.
+
+A task takes blocks of `mc` rows by `nc` columns.  It copies its rows of A into scratch once (rows an odd number of
+cache lines apart, so that powers of two do not fall into one cache set), then, for every panel of B, copies the panel
+(it stays in L2) and sweeps the rows' tiles over it.  The reduction is not split: a tile's sum never leaves the registers.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from lezero.codegen.contraction.epilogue import Emitter, Place, stores_only
+from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
+from lezero.codegen.contraction.pack import copy_panel, copy_row, transpose_panel
+from lezero.codegen.contraction.spec import COMPUTE, MatmulSpec
+from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand
+from lezero.codegen.launch import KernelSource, Launch, Plan
+from lezero.codegen.target import Target
+from lezero.loops.ir import TYPES
+
+PARAMS = "batch m n k lda ldb ldc sa sb sc mc nc mblocks nblocks".split()
+A_BLOCK_BYTES = 16 << 20
+"""How much of A a task packs at a time: more means fewer packings of B; it is read as a stream, from L3 if need be."""
+
+
+def plan_matmul(
+    spec: MatmulSpec,
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+    threads: int,
+    target: Target,
+    *,
+    lda: int | None = None,
+    ldb: int | None = None,
+    ldc: int | None = None,
+    stride_a: int | None = None,
+    stride_b: int | None = None,
+    stride_c: int | None = None,
+    epilogue_params: tuple[int, ...] = (),
+) -> Plan:
+    """Plan C[i] (m x n) = A[i] (m x k) @ B[i] (k x n) for i < batch; operands "a", "b", then the epilogue's.
+
+    lda, ldb, ldc : elements between the rows of the stored matrices (default: dense).
+    stride_a, stride_b, stride_c : elements between matrices of the batch (default: dense; 0 repeats one matrix).
+    """
+    if min(batch, m, n) == 0:
+        return Plan([])
+    lda = lda if lda is not None else (m if spec.trans_a else k)
+    ldb = ldb if ldb is not None else (k if spec.trans_b else n)
+    ldc = ldc if ldc is not None else n
+    stride_a = stride_a if stride_a is not None else m * k
+    stride_b = stride_b if stride_b is not None else k * n
+    stride_c = stride_c if stride_c is not None else m * n
+    itemsize = TYPES[COMPUTE[spec.dtype]]
+    tile = choose_tile(target, itemsize, n)
+    mc, nc = blocks(tile, batch, m, n, k, threads)
+    mblocks, nblocks = -(-m // mc), -(-n // nc)
+    params = (batch, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c, mc, nc, mblocks, nblocks, *epilogue_params)
+    items = batch * mblocks * nblocks
+    tasks = min(items, 4 * threads) if threads > 1 else 1
+    return Plan([Launch(source(spec, tile), ("a", "b", *spec.tail.names), params, tasks)])
+
+
+def blocks(tile: Tile, batch: int, m: int, n: int, k: int, threads: int) -> tuple[int, int]:
+    """Rows and columns of a block: as large as scratch allows, and enough blocks for every thread."""
+
+    def split(extent: int, unit: int, parts: int) -> int:
+        units = -(-extent // unit)
+        return -(-units // max(1, min(parts, units))) * unit
+
+    mc = split(m, tile.height, -(-m * (k + 32) * tile.itemsize // A_BLOCK_BYTES))
+    nc = split(n, tile.width, 1)
+    wanted = -(-threads // batch) if threads > 1 else 1
+    if -(-m // mc) < wanted:
+        # Splitting rows repeats the packing of B, splitting columns that of A.
+        if m >= n or n < tile.width * wanted:
+            mc = min(mc, split(m, tile.height, wanted))
+        else:
+            nc = split(n, tile.width, -(-wanted // -(-m // mc)))
+    return mc, nc
+
+
+@lru_cache(maxsize=256)
+def source(spec: MatmulSpec, tile: Tile) -> KernelSource:
+    key = f"matmul {spec.dtype} {spec.trans_a:d}{spec.trans_b:d} {tile} {spec.tail.key()}"
+    return KernelSource("matmul", key, lambda target: emit(spec, tile, target), scratch=lambda p: layout(tile, *p[:14])[-1])
+
+
+def layout(tile: Tile, _batch: int, _m: int, _n: int, k: int, *rest: int) -> tuple[int, ...]:
+    """Byte offsets in scratch of the table of rows, the panel of B and the block of A, and the end."""
+    mc = rest[-4]
+    table = tile.bytes
+    panel = table + -(-mc // tile.height * entry_words(tile) * 8 // 64) * 64
+    block = panel + -(-k // tile.lanes) * tile.lanes * tile.width * tile.itemsize
+    end = block + -(-mc // tile.lanes) * tile.lanes * row_elements(tile, k) * tile.itemsize
+    return table, panel, block, end
+
+
+def row_elements(tile: Tile, k: int) -> int:
+    line = 64 // tile.itemsize
+    return (-(-k // line) | 1) * line
+
+
+def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
+    module = Module(target)
+    emit_rows_tiles(module, tile)
+    c = Code(module)
+    p = {name: c.param(i) for i, name in enumerate(PARAMS)}
+    memory, to, height = MEMORY[spec.dtype], tile.type, tile.height
+    epilogue = Emitter(c, spec.tail, tile.lanes, first_buffer=2, first_param=len(PARAMS))
+    a, b = c.buffer(0), c.buffer(1)
+
+    # The same layout as `layout`, with sizes in registers.
+    line = 64 // tile.itemsize
+    table = c.gep("%scratch", tile.bytes, "i8")
+    panel = c.gep(table, c.round_up(c.mul(c.div(p["mc"], height), entry_words(tile) * 8), 64), "i8")
+    block = c.gep(panel, c.mul(c.round_up(p["k"], tile.lanes), tile.width), to)
+    row = c.mul(c.value(f"or i64 {c.ceil_div(p['k'], line)}, 1"), line)
+
+    def item(i: str) -> None:
+        per_batch = c.mul(p["mblocks"], p["nblocks"])
+        batch, rest = c.div(i, per_batch), c.rem(i, per_batch)
+        m0 = c.mul(c.div(rest, p["nblocks"]), p["mc"])
+        n0 = c.mul(c.rem(rest, p["nblocks"]), p["nc"])
+        rows = c.min(p["mc"], c.sub(p["m"], m0))
+        pack_a(m0, rows, c.gep(a, c.mul(batch, p["sa"]), memory))
+        b_here = c.gep(b, c.mul(batch, p["sb"]), memory)
+        n1 = c.min(c.add(n0, p["nc"]), p["n"])
+
+        def columns(col: str) -> None:
+            left = c.sub(p["n"], col)
+            if spec.trans_b:
+                start = c.gep(b_here, c.mul(col, p["ldb"]), memory)
+                transpose_panel(c, spec.dtype, to, tile.lanes, tile.width, start, p["ldb"], p["k"], left, panel)
+            else:
+                start = c.gep(b_here, col, memory)
+                copy_panel(c, spec.dtype, to, tile.lanes, tile.vectors, start, p["ldb"], p["k"], left, panel)
+
+            def tiles(r: str) -> None:
+                count = c.min(c.sub(rows, r), height)
+                entry = c.gep(table, c.mul(c.div(r, height), entry_words(tile)), "ptr")
+                operands = f"ptr {entry}, i64 1, ptr {panel}, i64 {p['k']}"
+
+                def direct() -> None:
+                    start = c.add(c.add(c.mul(batch, p["sc"]), c.mul(c.add(m0, r), p["ldc"])), col)
+                    out = c.gep(epilogue.outputs[0], start, to)
+                    c.emit(f"call void @rows{height}({operands}, ptr {out}, i64 {p['ldc']})")
+
+                def by_rows() -> None:
+                    call_tile(c, tile, "rows", count, f"{operands}, ptr %scratch, i64 {tile.width}")
+                    finish(batch, c.add(m0, r), count, col)
+
+                if stores_only(spec.tail, to):
+                    whole = c.value(f"and i1 {c.less(height - 1, count)}, {c.less(tile.width - 1, left)}")
+                    c.when(whole, direct, by_rows)
+                else:
+                    by_rows()
+
+            c.loop(0, rows, tiles, step=height)
+
+        c.loop(n0, n1, columns, step=tile.width)
+
+    def pack_a(m0: Operand, rows: Operand, a_here: str) -> None:
+        if spec.trans_a:
+            start = c.gep(a_here, m0, memory)
+            transpose_panel(c, spec.dtype, to, tile.lanes, row, start, p["lda"], rows, p["k"], block)
+        else:
+
+            def one(r: str) -> None:
+                start = c.gep(a_here, c.mul(c.add(m0, r), p["lda"]), memory)
+                copy_row(c, spec.dtype, to, tile.lanes, start, p["k"], c.gep(block, c.mul(r, row), to))
+
+            c.loop(0, rows, one)
+
+        def entry(r: str) -> None:
+            words = c.gep(table, c.mul(c.div(r, height), entry_words(tile)), "ptr")
+            c.store("i64", 0, words)
+            for i in range(height):
+                source_row = c.gep(block, c.mul(c.min(c.add(r, i), c.sub(rows, 1)), row), to)
+                c.store("ptr", source_row, c.gep(words, 1 + i, "ptr"))
+
+        c.loop(0, rows, entry, step=height)
+
+    def finish(batch: Operand, m0: Operand, count: Operand, col: Operand) -> None:
+        def one(r: str) -> None:
+            here = c.add(m0, r)
+            start = c.add(c.add(c.mul(batch, p["sc"]), c.mul(here, p["ldc"])), col)
+            epilogue.row(tile, c.gep("%scratch", c.mul(r, tile.width), to), Place(here, col, batch, start), p["n"])
+
+        c.loop(0, count, one)
+
+    per_task = c.mul(c.mul(p["batch"], p["mblocks"]), p["nblocks"])
+    first = c.div(c.mul("%task", per_task), "%tasks")
+    last = c.div(c.mul(c.add("%task", 1), per_task), "%tasks")
+    c.loop(first, last, item)
+    c.finish()
+    return module.text()

@@ -1,0 +1,169 @@
+"""The building block of every contraction: a tile of C in registers, C = sum over blocks and k of A[r, k] * B[k, :].
+
+It is the batch-reduce kernel of Georganas et al. (2019): the reduction runs over a list of blocks (the taps of a
+convolution, or one block for a matrix product), so a tile never leaves the registers before it is complete.
+
+``rows``
+    A is a table of pointers, one per block and row; k is contiguous behind each.  Rows may lie anywhere: in a packed
+    block, in an image, on a row of zeros.
+``panel``
+    A and B are read in place with a stride per k and the tile's rows side by side: A[k * stride + r].
+
+B is ``vectors`` registers wide.  The finished tile is written to thread-private scratch, where it is still in L1 when
+the epilogue reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lezero.codegen.contraction.text import Code, Module, Operand
+from lezero.codegen.target import Target
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A register tile: `height` rows of `vectors` registers of `lanes` elements of `type` (an LLVM name)."""
+
+    height: int
+    vectors: int
+    lanes: int
+    type: str
+
+    @property
+    def width(self) -> int:
+        return self.vectors * self.lanes
+
+    @property
+    def itemsize(self) -> int:
+        return 8 if self.type == "double" else 4
+
+    @property
+    def bytes(self) -> int:
+        return self.height * self.width * self.itemsize
+
+
+def choose_tile(target: Target, itemsize: int, columns: int | None = None) -> Tile:
+    """The tile for `target` that wastes fewest columns.
+
+    With 32 registers: 28 accumulators, two of B, one of A.  With 16: 12 accumulators.
+    """
+    lanes = target.lanes(itemsize)
+    shapes = [(14, 2), (9, 3), (14, 1)] if target.registers == 32 else [(6, 2), (4, 3), (6, 1)]
+    if columns is None:
+        height, vectors = shapes[0]
+    else:
+
+        def cost(shape: tuple[int, int]) -> float:
+            # Per row: accumulator updates, and a share of the loads that fewer accumulators cannot hide.
+            height, vectors = shape
+            panels = -(-columns // (vectors * lanes))
+            return panels * vectors * (1 + 0.5 / vectors + 0.5 / height)
+
+        height, vectors = min(shapes, key=cost)
+    return Tile(height, vectors, lanes, "double" if itemsize == 8 else "float")
+
+
+def heights(tile: Tile) -> list[int]:
+    """Row counts the tile function is generated for, so that a last tile of few rows does not pay for all."""
+    # With 14, 8 and 4, row counts that are powers of two waste nothing.
+    return sorted({tile.height, (tile.height + 2) // 2, (tile.height + 4) // 4}, reverse=True)
+
+
+def entry_words(tile: Tile) -> int:
+    """Words of a block in a table of rows: the offset of its B, then a pointer per row, in whole vectors of pointers."""
+    return 1 + -(-tile.height // 8) * 8
+
+
+def emit_rows_tiles(module: Module, tile: Tile) -> None:
+    """Define ``@rows<h>(ptr table, i64 blocks, ptr b, i64 k, ptr out, i64 stride)`` for each height.
+
+    A block's entry in the table is an offset from `b` in elements, then pointers to A's rows.  B is packed.  Rows of
+    the result go to `out`, `stride` elements apart.
+    """
+    for height in heights(tile):
+        arguments = "ptr %table, i64 %blocks, ptr %b, i64 %k, ptr %out, i64 %stride"
+        c = Code(module, f"rows{height}", arguments, internal=True)
+        vector = f"<{tile.lanes} x {tile.type}>"
+        zeros = [(vector, "zeroinitializer")] * (height * tile.vectors)
+
+        def block(i: str, *accumulators: str, c: Code = c, height: int = height) -> list[str]:
+            entry = c.gep("%table", c.mul(i, entry_words(tile)), "ptr")
+            b = c.gep("%b", c.load("i64", entry), tile.type)
+            rows = [c.load("ptr", c.gep(entry, 1 + r, "ptr")) for r in range(height)]
+
+            def step(k: str, b: str, *accumulators: str) -> list[str]:
+                columns = _load_b(c, tile, b)
+                elements = [c.load(tile.type, c.gep(row, k, tile.type)) for row in rows]
+                return [c.gep(b, tile.width, tile.type), *_rank_one(c, tile, elements, columns, accumulators)]
+
+            return c.loop(0, "%k", step, carried=[("ptr", b), *((vector, a) for a in accumulators)])[1:]
+
+        _store_tile(c, tile, c.loop(0, "%blocks", block, carried=zeros), "%stride")
+        c.finish()
+
+
+def _load_b(c: Code, tile: Tile, b: str) -> list[str]:
+    return [c.vector_load(tile.type, tile.lanes, c.gep(b, v * tile.lanes, tile.type)) for v in range(tile.vectors)]
+
+
+def _rank_one(c: Code, tile: Tile, elements: list[str], columns: list[str], accumulators: tuple[str, ...]) -> list[str]:
+    result = []
+    for r, element in enumerate(elements):
+        row = c.splat(element, tile.type, tile.lanes)
+        for v, column in enumerate(columns):
+            result.append(c.fma(tile.type, tile.lanes, row, column, accumulators[r * tile.vectors + v]))
+    return result
+
+
+def _store_tile(c: Code, tile: Tile, accumulators: list[str], stride: Operand) -> None:
+    vector = f"<{tile.lanes} x {tile.type}>"
+    row = "%out"
+    for i, a in enumerate(accumulators):
+        if i and i % tile.vectors == 0:
+            row = c.gep(row, stride, tile.type)
+        c.store(vector, a, c.gep(row, i % tile.vectors * tile.lanes, tile.type), align=tile.itemsize)
+
+
+def call_tile(c: Code, tile: Tile, kind: str, rows: Operand, arguments: str) -> None:
+    """Call the smallest tile function of `kind` ("rows" or "panel") that covers `rows`."""
+
+    def choose(sizes: list[int]) -> None:
+        if len(sizes) == 1:
+            c.emit(f"call void @{kind}{sizes[0]}({arguments})")
+            return
+        larger = c.less(sizes[1], rows)
+        c.when(larger, lambda: c.emit(f"call void @{kind}{sizes[0]}({arguments})"), lambda: choose(sizes[1:]))
+
+    choose(heights(tile))
+
+
+def emit_panel_tiles(module: Module, tile: Tile) -> None:
+    """Define ``@panel<h>(ptr runs, i64 count, i64 offset, i64 stride, ptr out)`` for each height: out += A^T B.
+
+    ``runs`` holds (A, B, length) per run; A's element (k, r) is ``A[offset + k * stride + r]``, B is packed.
+    """
+    for height in heights(tile):
+        c = Code(module, f"panel{height}", "ptr %runs, i64 %count, i64 %offset, i64 %stride, ptr %out", internal=True)
+        vector = f"<{tile.lanes} x {tile.type}>"
+
+        def run(i: str, *accumulators: str, c: Code = c, height: int = height) -> list[str]:
+            entry = c.gep("%runs", c.mul(i, 3), "ptr")
+            a = c.gep(c.load("ptr", entry), "%offset", tile.type)
+            b = c.load("ptr", c.gep(entry, 1, "ptr"))
+            length = c.load("i64", c.gep(entry, 2, "ptr"))
+
+            def step(k: str, a: str, b: str, *accumulators: str) -> list[str]:
+                elements = [c.load(tile.type, c.gep(a, r, tile.type)) for r in range(height)]
+                following = _rank_one(c, tile, elements, _load_b(c, tile, b), accumulators)
+                return [c.gep(a, "%stride", tile.type), c.gep(b, tile.width, tile.type), *following]
+
+            carried = [("ptr", a), ("ptr", b), *((vector, x) for x in accumulators)]
+            return c.loop(0, length, step, carried=carried)[2:]
+
+        start = [
+            (vector, c.load(vector, c.gep("%out", i * tile.lanes, tile.type), align=tile.itemsize))
+            for i in range(height * tile.vectors)
+        ]
+        _store_tile(c, tile, c.loop(0, "%count", run, carried=start), tile.width)
+        c.finish()

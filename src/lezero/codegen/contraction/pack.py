@@ -1,0 +1,116 @@
+"""Copying operands into the form the tile functions read, converting the element type on the way.
+
+Everything here works on whole vectors and fills up ragged ends: scratch blocks are sized in whole vectors, and what
+lies beyond the operand is zero or repeats its last row, so it only reaches elements of the tile that nobody stores.
+"""
+
+from __future__ import annotations
+
+from lezero.codegen import half
+from lezero.codegen.contraction.text import MEMORY, Code, Operand
+from lezero.codegen.values import X
+
+
+def load_as(c: Code, source: str, to: str, lanes: int, pointer: str, mask: str | None = None) -> str:
+    """Load `lanes` elements stored as `source`; half floats are widened to f32, which `to` (an LLVM type) then is."""
+    memory = MEMORY[source]
+    if lanes == 1:
+        raw = c.load(memory, pointer)
+    else:
+        raw = c.vector_load(memory, lanes, pointer, mask)
+    if source in ("f16", "bf16") and to == "float":
+        return half.decode(c.values, X(c.values, raw, memory, lanes), source).name
+    return raw
+
+
+def store_as(c: Code, stored: str, lanes: int, value: str, pointer: str, mask: str | None = None) -> None:
+    """Store a vector of the compute type as `stored`, rounding to half floats."""
+    if stored in ("f16", "bf16"):
+        value = half.round_to(c.values, X(c.values, value, "float", lanes), stored).name
+    c.vector_store(MEMORY[stored], lanes, value, pointer, mask)
+
+
+def copy_row(
+    c: Code, source: str, to: str, lanes: int, a: str, length: Operand, out: str, exact: bool = False
+) -> None:
+    """out[0:length] = a[0:length], and zeros up to a whole vector unless `exact`."""
+    whole = c.mul(c.div(length, lanes), lanes)
+
+    def step(i: str) -> None:
+        value = load_as(c, source, to, lanes, c.gep(a, i, MEMORY[source]))
+        c.vector_store(to, lanes, value, c.gep(out, i, to))
+
+    c.loop(0, whole, step, step=lanes)
+    rest = c.sub(length, whole)
+
+    def tail() -> None:
+        mask = c.mask(rest, lanes)
+        value = load_as(c, source, to, lanes, c.gep(a, whole, MEMORY[source]), mask)
+        c.vector_store(to, lanes, value, c.gep(out, whole, to), mask if exact else None)
+
+    c.when(c.less(0, rest), tail)
+
+
+def copy_panel(
+    c: Code, source: str, to: str, lanes: int, vectors: int, b: str, stride: Operand, k: Operand, columns: Operand, out: str
+) -> None:
+    """out[i, 0:width] = b[i * stride + 0:width] for i < k; columns from `columns` on are zero."""
+    width = vectors * lanes
+
+    def rows(masks: list[str | None]) -> None:
+        def step(i: str, source_row: str, out_row: str) -> list[str]:
+            for v, mask in enumerate(masks):
+                value = load_as(c, source, to, lanes, c.gep(source_row, v * lanes, MEMORY[source]), mask)
+                c.vector_store(to, lanes, value, c.gep(out_row, v * lanes, to))
+            return [c.gep(source_row, stride, MEMORY[source]), c.gep(out_row, width, to)]
+
+        c.loop(0, k, step, carried=[("ptr", b), ("ptr", out)])
+
+    c.when(
+        c.less(columns, width),
+        lambda: rows([c.mask(c.sub(columns, v * lanes), lanes) for v in range(vectors)]),
+        lambda: rows([None] * vectors),
+    )
+
+
+def transpose(c: Code, type: str, lanes: int, rows: list[str]) -> list[str]:
+    """Transpose `lanes` vectors of `lanes` elements: log2(lanes) rounds of interleaving row i with row i + lanes/2."""
+    vector = f"<{lanes} x {type}>"
+    half = lanes // 2
+    low = ", ".join(f"i32 {i // 2 + (lanes if i % 2 else 0)}" for i in range(lanes))
+    high = ", ".join(f"i32 {half + i // 2 + (lanes if i % 2 else 0)}" for i in range(lanes))
+    for _ in range(lanes.bit_length() - 1):
+        mixed = []
+        for i in range(half):
+            for order in (low, high):
+                pair = f"{vector} {rows[i]}, {vector} {rows[i + half]}"
+                mixed.append(c.value(f"shufflevector {pair}, <{lanes} x i32> <{order}>"))
+        rows = mixed
+    return rows
+
+
+def transpose_panel(
+    c: Code, source: str, to: str, lanes: int, width: Operand, b: str, stride: Operand, k: Operand, columns: Operand, out: str
+) -> None:
+    """out[i, j] = b[j * stride + i] for i < k and j < width; column numbers stop at `columns` - 1.
+
+    Writes whole vectors of k: `out` has room for k rounded up to `lanes` rows.
+    """
+    last = c.sub(columns, 1)
+
+    def column_block(j: str) -> None:
+        lines = [
+            c.gep(b, c.mul(c.min(c.add(j, r), last), stride), MEMORY[source]) for r in range(lanes)
+        ]
+
+        def square(i: Operand, mask: str | None) -> None:
+            loaded = [load_as(c, source, to, lanes, c.gep(line, i, MEMORY[source]), mask) for line in lines]
+            here = c.gep(out, c.add(c.mul(i, width), j), to)
+            for r, row in enumerate(transpose(c, to, lanes, loaded)):
+                c.vector_store(to, lanes, row, c.gep(here, c.mul(r, width), to))
+
+        whole = c.mul(c.div(k, lanes), lanes)
+        c.loop(0, whole, lambda i: square(i, None), step=lanes)
+        c.when(c.less(whole, k), lambda: square(whole, c.mask(c.sub(k, whole), lanes)))
+
+    c.loop(0, width, column_block, step=lanes)

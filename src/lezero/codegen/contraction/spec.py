@@ -1,0 +1,82 @@
+"""What a contraction is, apart from its sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lezero.codegen.contraction.epilogue import Epilogue, plain
+
+COMPUTE = {"f64": "f64", "f32": "f32", "bf16": "f32", "f16": "f32"}
+"""Storage type of the inputs -> type products are accumulated in."""
+
+
+@dataclass(frozen=True)
+class MatmulSpec:
+    """C[i] = A[i] @ B[i], then the epilogue.
+
+    dtype : storage type of A and B: f32, f64, bf16 or f16 (the latter two accumulate in f32).
+    trans_a, trans_b : the stored matrix is the transposed one (A is k x m, B is n x k in memory).
+    epilogue : None stores the product as `out_dtype` in the operand "out".
+    """
+
+    dtype: str = "f32"
+    out_dtype: str = "f32"
+    trans_a: bool = False
+    trans_b: bool = False
+    epilogue: Epilogue | None = None
+
+    @property
+    def tail(self) -> Epilogue:
+        return self.epilogue or plain(self.out_dtype, COMPUTE[self.dtype])
+
+
+@dataclass(frozen=True)
+class ConvSpec:
+    """A 2-D convolution on channels-last activations.
+
+    Activations are dense (N, H, W, C); weights are dense (O, I / groups, KH, KW), as the user holds them.
+
+    channels : (C, O).
+    kernel, stride, dilation : (vertical, horizontal).
+    padding : (top, left, bottom, right).
+    dtype, out_dtype, epilogue : as in MatmulSpec; an epilogue's row is the pixel's number n * OH * OW + y * OW + x, its
+        column the channel.
+    """
+
+    channels: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    dtype: str = "f32"
+    out_dtype: str = "f32"
+    epilogue: Epilogue | None = None
+
+    def __post_init__(self) -> None:
+        if self.channels[0] % self.groups or self.channels[1] % self.groups:
+            raise ValueError(f"conv2d: groups={self.groups} divides neither in- nor out-channels {self.channels}")
+
+    @property
+    def tail(self) -> Epilogue:
+        return self.epilogue or plain(self.out_dtype, COMPUTE[self.dtype])
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1]
+
+    @property
+    def per_group(self) -> tuple[int, int]:
+        return self.channels[0] // self.groups, self.channels[1] // self.groups
+
+    @property
+    def depthwise(self) -> bool:
+        return self.channels[0] == self.channels[1] == self.groups > 1
+
+    def out_size(self, h: int, w: int) -> tuple[int, int]:
+        """Rows and columns of the result for an input of `h` x `w`."""
+        top, left, bottom, right = self.padding
+        return (
+            (h + top + bottom - self.dilation[0] * (self.kernel[0] - 1) - 1) // self.stride[0] + 1,
+            (w + left + right - self.dilation[1] * (self.kernel[1] - 1) - 1) // self.stride[1] + 1,
+        )

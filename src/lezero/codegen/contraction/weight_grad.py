@@ -1,0 +1,277 @@
+"""The gradient of a convolution with respect to its weights.
+
+For every tap, dw[c, o] is a product over pixels: A is the image (its channels broadcast, read in place with a stride per
+pixel), B the output's gradient (packed, a panel of outputs at a time).  A *run* is the part of one image row that a tap
+meets, so edges only shorten runs and nothing is padded.  A task takes some panels and some image rows, block by block;
+its sums stay in its own part of a workspace, and a second launch adds the parts and writes (O, I, KH, KW).
+
+Images of few channels are copied with their padding around them first; a row of taps is then one long row of A.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import gcd
+
+from lezero.codegen.contraction import depthwise
+from lezero.codegen.contraction.conv import FEW_CHANNELS, pad_image
+from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_panel_tiles, heights
+from lezero.codegen.contraction.pack import copy_panel, store_as, transpose
+from lezero.codegen.contraction.spec import COMPUTE, ConvSpec
+from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand
+from lezero.codegen.launch import KernelSource, Launch, Plan
+from lezero.codegen.target import Target
+from lezero.loops.ir import TYPES
+
+PARAMS = (
+    "images height width pixel group_in rows_in out_height out_width out_pixel group_out columns step_y step_x "
+    "taps panels groups pixel_parts panel_parts block last shift"
+).split()
+"""rows_in: rows of A per tap; last, shift: the last tile of rows starts at `last` but reads (and stores) from `last` - `shift`."""
+
+BLOCK_BYTES = 384 << 10
+
+
+def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target) -> Plan:
+    """Plan dw (O, I, KH, KW) of the spec's `out_dtype` from "x" (n, h, w, C) and "dy" (n, oh, ow, O)."""
+    if spec.depthwise:
+        return depthwise.plan_weight_grad(spec, n, h, w, threads, target)
+    (ci, co), (kh, kw), (dilate_y, dilate_x) = spec.per_group, spec.kernel, spec.dilation
+    oh, ow = spec.out_size(h, w)
+    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co)
+    top, left, bottom, right = spec.padding
+    launches, workspaces = [], {}
+    image, operand, dtype = (n, h, w), "x", spec.dtype
+    in_place = ci >= FEW_CHANNELS and dtype == COMPUTE[dtype]
+    if not in_place:
+        image, operand = (n, h + top + bottom, w + left + right), "w:padded"
+        launches.append(pad_image(dtype, "x", (n, h, w), spec.channels[0], spec.padding, threads))
+        # The last tile of rows may read past the last pixel.
+        workspaces[operand] = (n * image[1] * image[2] * spec.channels[0] + tile.height) * tile.itemsize
+        top = left = 0
+    runs = not in_place and spec.groups == 1 and dilate_x == 1
+    taps = [(y * dilate_y - top, x * dilate_x - left) for y in range(kh) for x in ([0] if runs else range(kw))]
+    rows = kw * ci if runs else ci
+    result = (oh, ow)
+    if in_place and spec.taps == 1 and spec.stride == (1, 1) and not any(spec.padding):
+        # Pixels in a row are all alike: longer rows make longer runs.
+        image, result = _fold(n, h, w)
+    last = (rows - 1) // tile.height * tile.height
+    covered = min(x for x in heights(tile) if x >= rows - last)
+    shift = max(0, last + covered - rows) if in_place else 0
+    padded_rows = last + tile.height
+    panels = -(-co // tile.width)
+    part = spec.groups * panels * len(taps) * padded_rows * tile.width
+    pixels = image[0] * image[1] * image[2] * spec.channels[0]
+    pixel_parts, panel_parts = _parts(image[0] * result[0], panels, spec.groups, pixels, part, threads)
+    # At least one image row of a block; the image and the panel of B share L2.
+    row_bytes = result[1] * (spec.channels[0] * spec.stride[0] * spec.stride[1] + tile.width) * tile.itemsize
+    block = max(1, min(BLOCK_BYTES // max(1, row_bytes), -(-image[0] * result[0] // pixel_parts)))
+    params = (
+        *image, spec.channels[0], ci, rows, *result, spec.channels[1], co, co, *spec.stride,
+        len(taps), panels, spec.groups, pixel_parts, panel_parts, block, last, shift, *(x for tap in taps for x in tap),
+    )  # fmt: skip
+    workspaces["w:parts"] = pixel_parts * part * tile.itemsize
+    tasks = spec.groups * pixel_parts * panel_parts
+    launches.append(Launch(source(dtype, tile), (operand, "dy", "w:parts"), params, tasks))
+
+    places = [(y * padded_rows, x * ci) if runs else ((y * kw + x) * padded_rows, 0) for y in range(kh) for x in range(kw)]
+    lines = ci * spec.taps
+    gather = (
+        spec.groups, co, panels, lines, spec.taps, len(taps) * padded_rows, pixel_parts, part, last, shift,
+        *(x for place in places for x in place),
+    )  # fmt: skip
+    tasks = min(spec.groups * panels * tile.vectors * -(-lines // tile.lanes), 4 * threads) if threads > 1 else 1
+    launches.append(Launch(sum_source(spec.out_dtype, tile), ("w:parts", "dw"), gather, tasks))
+    return Plan(launches, workspaces)
+
+
+def _fold(n: int, h: int, w: int) -> tuple[tuple[int, int, int], tuple[int, int]]:
+    """The pixels of a pointwise convolution as rows of a few hundred."""
+    total = n * h * w
+    width = max(d for d in range(1, min(total, 512) + 1) if total % d == 0)
+    if width < w:
+        width = w * gcd(n * h, max(1, 512 // w))
+    return (1, total // width, width), (total // width, width)
+
+
+def _parts(rows: int, panels: int, groups: int, image: int, part: int, threads: int) -> tuple[int, int]:
+    """Into how many parts to divide the pixels and the panels.
+
+    A task per panel reads the whole image (`image` elements); a task per part of the pixels writes a sum of its own
+    (`part` elements) for the second launch to read.
+    """
+    if threads == 1:
+        return 1, 1
+    by_pixels, by_panels = min(2 * threads, rows), min(panels, 2 * threads)
+    even = (groups * by_panels) % threads == 0 or groups * by_panels >= 4 * threads
+    if even and image * (by_panels - 1) <= 2 * part * by_pixels:
+        return 1, by_panels
+    return max(1, by_pixels), 1
+
+
+@lru_cache(maxsize=64)
+def source(dtype: str, tile: Tile) -> KernelSource:
+    key = f"conv weight gradient {dtype} {tile}"
+    return KernelSource("conv.dw", key, lambda target: emit(dtype, tile, target), scratch=lambda p: layout(tile, p)[-1])
+
+
+def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, int]:
+    """Byte offset in scratch of the runs (the packed panel of B comes first), and the end."""
+    p = dict(zip(PARAMS, params))
+    runs = p["block"] * p["out_width"] * tile.width * tile.itemsize
+    return runs, runs + p["taps"] * (p["block"] + 1) * 24
+
+
+def emit(dtype: str, tile: Tile, target: Target) -> str:
+    module = Module(target)
+    emit_panel_tiles(module, tile)
+    c = Code(module)
+    p = {name: c.param(i) for i, name in enumerate(PARAMS)}
+    moves = c.gep("%params", len(PARAMS), "i64")
+    image, dy, parts = c.buffer(0), c.buffer(1), c.buffer(2)
+    memory, to, height = MEMORY[dtype], tile.type, tile.height
+    # Runs of the block: per tap a count, then (A, B, length) each.
+    runs = c.gep("%scratch", c.mul(c.mul(p["block"], p["out_width"]), tile.width), to)
+    per_tap = c.mul(c.add(p["block"], 1), 3)
+
+    pixel_part = c.rem("%task", p["pixel_parts"])
+    rest = c.div("%task", p["pixel_parts"])
+    panel_part, group = c.rem(rest, p["panel_parts"]), c.div(rest, p["panel_parts"])
+    all_rows = c.mul(p["images"], p["out_height"])
+    first_row = c.div(c.mul(all_rows, pixel_part), p["pixel_parts"])
+    end_row = c.div(c.mul(all_rows, c.add(pixel_part, 1)), p["pixel_parts"])
+    first_panel = c.div(c.mul(p["panels"], panel_part), p["panel_parts"])
+    end_panel = c.div(c.mul(p["panels"], c.add(panel_part, 1)), p["panel_parts"])
+    tap_size = c.mul(c.add(p["last"], height), tile.width)
+    panel_size = c.mul(tap_size, p["taps"])
+    panels_before = c.mul(c.add(c.mul(pixel_part, p["groups"]), group), p["panels"])
+    part = c.gep(parts, c.mul(panels_before, panel_size), to)
+    vector = f"<{tile.lanes} x {to}>"
+
+    def clear(i: str) -> None:
+        c.store(vector, "zeroinitializer", c.gep(part, i, to), align=tile.itemsize)
+
+    c.loop(c.mul(first_panel, panel_size), c.mul(end_panel, panel_size), clear, step=tile.lanes)
+    image_group = c.gep(image, c.mul(group, p["group_in"]), to)
+    dy_group = c.gep(dy, c.mul(group, p["group_out"]), memory)
+
+    def block(first: str) -> None:
+        count = c.min(p["block"], c.sub(end_row, first))
+        c.loop(0, p["taps"], lambda t: find_runs(t, first, count))
+        start = c.gep(dy_group, c.mul(c.mul(first, p["out_width"]), p["out_pixel"]), memory)
+
+        def panel(i: str) -> None:
+            col = c.mul(i, tile.width)
+            left, pixels = c.sub(p["columns"], col), c.mul(count, p["out_width"])
+            b = c.gep(start, col, memory)
+            copy_panel(c, dtype, to, tile.lanes, tile.vectors, b, p["out_pixel"], pixels, left, "%scratch")
+            out = c.gep(part, c.mul(i, panel_size), to)
+
+            def tap(t: str) -> None:
+                here = c.gep(runs, c.mul(t, per_tap), "i64")
+                number = c.load("i64", here)
+
+                def tiles(r: str) -> None:
+                    left = c.min(c.sub(p["rows_in"], r), height)
+                    shift = c.select(c.less(r, p["last"]), 0, p["shift"])
+                    to_here = c.gep(out, c.add(c.mul(t, tap_size), c.mul(r, tile.width)), to)
+                    stride = c.mul(p["pixel"], p["step_x"])
+                    list_ = c.gep(here, 3, "i64")
+                    arguments = f"ptr {list_}, i64 {number}, i64 {c.sub(r, shift)}, i64 {stride}, ptr {to_here}"
+                    call_tile(c, tile, "panel", left, arguments)
+
+                c.when(c.less(0, number), lambda: c.loop(0, p["rows_in"], tiles, step=height) and None)
+
+            c.loop(0, p["taps"], tap)
+
+        c.loop(first_panel, end_panel, panel)
+
+    def find_runs(t: Operand, first: Operand, count: Operand) -> None:
+        """List what tap `t` meets in `count` rows from row `first` on."""
+        move = c.gep(moves, c.mul(t, 2), "i64")
+        move_y, move_x = c.load("i64", move), c.load("i64", c.gep(move, 1, "i64"))
+        # Outputs x with 0 <= x * step + move < width.
+        begin = c.div(c.add(c.max(c.sub(0, move_x), 0), c.sub(p["step_x"], 1)), p["step_x"])
+        end = c.div(c.max(c.add(c.sub(p["width"], move_x), c.sub(p["step_x"], 1)), 0), p["step_x"])
+        length = c.max(c.sub(c.min(end, p["out_width"]), begin), 0)
+        at_x = c.add(c.mul(begin, p["step_x"]), move_x)
+        here = c.gep(runs, c.mul(t, per_tap), "i64")
+
+        def row(i: str, number: str) -> list[str]:
+            line = c.add(first, i)
+            n, y = c.div(line, p["out_height"]), c.rem(line, p["out_height"])
+            at_y = c.add(c.mul(y, p["step_y"]), move_y)
+            pixel = c.add(c.mul(c.add(c.mul(n, p["height"]), at_y), p["width"]), at_x)
+            entry = c.gep(here, c.mul(c.add(number, 1), 3), "i64")
+            c.store("ptr", c.gep(image_group, c.mul(pixel, p["pixel"]), to), entry)
+            b = c.gep("%scratch", c.mul(c.add(c.mul(i, p["out_width"]), begin), tile.width), to)
+            c.store("ptr", b, c.gep(entry, 1, "i64"))
+            c.store("i64", length, c.gep(entry, 2, "i64"))
+            inside = c.value(f"and i1 {c.below(at_y, p['height'])}, {c.less(0, length)}")
+            return [c.add(number, c.value(f"zext i1 {inside} to i64"))]
+
+        # A row outside is overwritten by the next; there is room for one more than there are rows.
+        c.store("i64", c.loop(0, count, row, carried=[("i64", "0")])[0], here)
+
+    c.loop(first_row, end_row, block, step=p["block"])
+    c.finish()
+    return module.text()
+
+
+# -- adding the parts ------------------------------------------------------------------------------------------------
+
+SUM_PARAMS = "groups columns panels lines taps panel_rows parts part last shift".split()
+
+
+@lru_cache(maxsize=64)
+def sum_source(out_dtype: str, tile: Tile) -> KernelSource:
+    key = f"conv weight gradient sum {out_dtype} {tile.vectors} {tile.lanes} {tile.type}"
+    return KernelSource("conv.dw.sum", key, lambda target: emit_sum(out_dtype, tile, target))
+
+
+def emit_sum(out_dtype: str, tile: Tile, target: Target) -> str:
+    """dw's line of column o is `lines` long: element e is tap e % taps of channel e // taps."""
+    module = Module(target)
+    c = Code(module)
+    p = {name: c.param(i) for i, name in enumerate(SUM_PARAMS)}
+    places = c.gep("%params", len(SUM_PARAMS), "i64")
+    parts, dw = c.buffer(0), c.buffer(1)
+    to, lanes = tile.type, tile.lanes
+    vector = f"<{lanes} x {to}>"
+    chunks = c.ceil_div(p["lines"], lanes)
+
+    def square(i: str) -> None:
+        e0 = c.mul(c.rem(i, chunks), lanes)
+        rest = c.div(i, chunks)
+        panel, v = c.div(rest, tile.vectors), c.rem(rest, tile.vectors)
+        base = c.gep(parts, c.add(c.mul(c.mul(panel, p["panel_rows"]), tile.width), c.mul(v, lanes)), to)
+        first = c.add(c.mul(c.rem(panel, p["panels"]), tile.width), c.mul(v, lanes))
+        group = c.div(panel, p["panels"])
+        rows = []
+        for r in range(lanes):
+            e = c.min(c.add(e0, r), c.sub(p["lines"], 1))
+            place = c.gep(places, c.mul(c.rem(e, p["taps"]), 2), "i64")
+            m = c.add(c.load("i64", c.gep(place, 1, "i64")), c.div(e, p["taps"]))
+            shifted = c.add(m, c.select(c.less(m, p["last"]), 0, p["shift"]))
+            here = c.gep(base, c.mul(c.add(c.load("i64", place), shifted), tile.width), to)
+
+            def add(_: str, pointer: str, total: str) -> list[str]:
+                value = c.load(vector, pointer, align=tile.itemsize)
+                return [c.gep(pointer, p["part"], to), c.value(f"fadd {vector} {total}, {value}")]
+
+            rows.append(c.loop(0, p["parts"], add, carried=[("ptr", here), (vector, "zeroinitializer")])[1])
+        mask = c.mask(c.sub(p["lines"], e0), lanes)
+        for r, line in enumerate(transpose(c, to, lanes, rows)):
+            column = c.add(first, r)
+
+            def put(column: Operand = column, line: str = line) -> None:
+                index = c.add(c.mul(c.add(c.mul(group, p["columns"]), column), p["lines"]), e0)
+                store_as(c, out_dtype, lanes, line, c.gep(dw, index, MEMORY[out_dtype]), mask)
+
+            c.when(c.less(column, p["columns"]), put)
+
+    total = c.mul(c.mul(p["groups"], p["panels"]), c.mul(chunks, tile.vectors))
+    c.loop(c.div(c.mul("%task", total), "%tasks"), c.div(c.mul(c.add("%task", 1), total), "%tasks"), square)
+    c.finish()
+    return module.text()

@@ -1,0 +1,45 @@
+"""What the scheduler gets from code generation: kernel sources, and launches that say how to run them.
+
+``KernelSource`` names machine code before it exists: equal keys mean equal code, on disk and in memory.
+``Launch`` is one record of a table: a source, its operands by name, run-time integers and a task count.
+``Plan`` is the sequence of launches that computes one kernel group, with the workspaces between them.
+Making a plan for given extents is size arithmetic only; it never compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lezero.codegen.target import Target
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """Machine code to be.
+
+    key : text that determines the code, given the target (loop structure, dtypes, micro-tile, layout).
+    emit : target -> LLVM IR text that defines ``kernel`` and, if `has_combine`, ``combine`` (signature in loops/ir.py).
+    scratch : params -> bytes of thread-private scratch memory a task needs.
+    """
+
+    name: str
+    key: str
+    emit: Callable[[Target], str] = field(compare=False, repr=False)
+    has_combine: bool = False
+    scratch: Callable[[tuple[int, ...]], int] = field(default=lambda params: 0, compare=False, repr=False)
+
+
+@dataclass
+class Launch:
+    source: KernelSource
+    operands: tuple[str, ...]  # names; the plan's caller maps them to buffers, and "w:…" to the plan's workspaces
+    params: tuple[int, ...]
+    tasks: int
+    combine_tasks: int = 0
+
+
+@dataclass
+class Plan:
+    launches: list[Launch]
+    workspaces: dict[str, int] = field(default_factory=dict)  # "w:name" -> bytes, 64-byte aligned

@@ -1,0 +1,100 @@
+"""Reducing into accumulators: one step, the neutral element, and folding lanes into one value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from lezero.codegen import arithmetic
+from lezero.codegen.complex_numbers import Pair
+from lezero.codegen.values import BITS, Builder, X
+
+NO_INDEX = (1 << 63) - 1
+
+
+def neutral(kind: str, type: str) -> complex:
+    """The value that changes nothing (a lane that saw no element keeps it)."""
+    floating = type in ("f32", "f64")
+    match kind:
+        case "sum":
+            return -0.0 if floating else 0
+        case "prod":
+            return 1
+        case "any":
+            return 0
+        case "all":
+            return 1
+    highest = kind in ("min", "argmin")
+    if floating:
+        return math.inf if highest else -math.inf
+    if type == "bool":
+        return int(highest)
+    bits = BITS[arithmetic.LLVM_TYPE[type]]
+    if type[0] == "u":
+        return (1 << bits) - 1 if highest else 0
+    return (1 << (bits - 1)) - 1 if highest else -(1 << (bits - 1))
+
+
+def step(b: Builder, kind: str, type: str, new: Any, old: Any) -> Any:
+    match kind:
+        case "sum":
+            return arithmetic.binary(b, "add", type, old, new)
+        case "prod":
+            return arithmetic.binary(b, "mul", type, old, new)
+        case "any":
+            return old | new
+        case "all":
+            return old & new
+    return arithmetic.binary(b, kind, type, new, old)
+
+
+def better(kind: str, type: str, new: X, old: X) -> X:
+    """Whether `new` replaces `old` in an argmax or argmin that has seen `old` first."""
+    op = "gt" if kind == "argmax" else "lt"
+    wins = arithmetic.compare(op, type, new, old)
+    if not new.floating:
+        return wins
+    return wins | (new.isnan() & ~old.isnan())
+
+
+def step_with_index(b: Builder, kind: str, type: str, new: tuple[X, X], old: tuple[X, X], ordered: bool) -> tuple[X, X]:
+    """One argmax/argmin step; unless `ordered`, `new` may have come first and wins ties by its smaller index."""
+    wins = better(kind, type, new[0], old[0])
+    if not ordered:
+        same = arithmetic.compare("eq", type, new[0], old[0])
+        if new[0].floating:
+            same = same | (new[0].isnan() & old[0].isnan())
+        wins = wins | (same & (new[1] < old[1]))
+    return wins.where(new[0], old[0]), wins.where(new[1], old[1])
+
+
+def _halves(b: Builder, x: X | Pair) -> tuple:
+    if isinstance(x, Pair):
+        (a, c), (d, e) = _halves(b, x.re), _halves(b, x.im)
+        return Pair(a, d), Pair(c, e)
+    if x.n == 2:
+        return b.lane(x, 0), b.lane(x, 1)
+    half = x.n // 2
+    return b.shuffle(x, None, range(half)), b.shuffle(x, None, range(half, x.n))
+
+
+def fold(b: Builder, kind: str, type: str, parts: list) -> Any:
+    """All parts and lanes as one scalar, in a tree."""
+    while len(parts) > 1:
+        parts = [step(b, kind, type, c, a) for a, c in zip(parts[::2], parts[1::2])]
+    x = parts[0]
+    while x.n > 1:
+        low, high = _halves(b, x)
+        x = step(b, kind, type, high, low)
+    return x
+
+
+def fold_with_index(b: Builder, kind: str, type: str, values: list[X], indices: list[X]) -> tuple[X, X]:
+    pairs = list(zip(values, indices))
+    while len(pairs) > 1:
+        pairs = [step_with_index(b, kind, type, c, a, False) for a, c in zip(pairs[::2], pairs[1::2])]
+    value, index = pairs[0]
+    while value.n > 1:
+        (v0, v1), (i0, i1) = _halves(b, value), _halves(b, index)
+        value, index = step_with_index(b, kind, type, (v1, i1), (v0, i0), False)
+    return value, index

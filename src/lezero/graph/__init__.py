@@ -1,0 +1,1 @@
+"""Nodes, graphs, symbolic extents and element types."""

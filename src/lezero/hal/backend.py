@@ -1,0 +1,77 @@
+"""The contract a backend fulfils.
+
+A backend is one package, found through the entry-point group ``lezero.backends``.  It is handed a coarse graph (operations
+as users know them) and returns a program; decomposing, fusing and compiling is its own business, with the help of
+``passes`` and ``schedule``.  ``backends/numpy`` is the smallest example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lezero.graph.dtype import DType
+from lezero.graph.node import Graph
+from lezero.hal.buffer import Buffer
+
+
+@dataclass
+class Properties:
+    """What there is to know about a device."""
+
+    name: str
+    kind: str
+    cores: int
+    memory_bytes: int
+    level: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class Program:
+    """A compiled graph.  ``run`` may be called many times, with the extents of any inputs that fit the graph's symbols."""
+
+    def run(self, inputs: Sequence[Buffer], bindings: Sequence[int], donated: Sequence[int] = ()) -> list[Buffer]:
+        """Compute the graph's outputs.
+
+        inputs : one buffer for each of the graph's leaves
+        bindings : the values of the symbols
+        donated : positions of inputs whose memory an output may take over
+        """
+        raise NotImplementedError
+
+
+class Backend:
+    """A way to run graphs."""
+
+    name = ""
+
+    def devices(self) -> list[str]:
+        """Names of devices that are there now, like ``cpu`` or ``cuda:0``; empty when the backend cannot work here."""
+        raise NotImplementedError
+
+    def properties(self, device: str) -> Properties:
+        raise NotImplementedError
+
+    def empty(self, shape: tuple[int, ...], dtype: DType) -> Buffer:
+        """Uninitialised memory."""
+        raise NotImplementedError
+
+    def plan_key(self) -> Any:
+        """Whatever else a program depends on (thread count, options); part of the key programs are found by."""
+        return None
+
+    def compile(self, graph: Graph, donatable: frozenset[int] = frozenset(), inputs: Sequence[Buffer] = ()) -> Program:
+        """A program for a graph.  Raises NotImplementedError naming an operation or dtype the backend lacks.
+
+        donatable : positions of leaves whose buffers may be written over once they have been read
+        inputs : buffers like those of every run (their strides are the same, their extents may differ in the symbols)
+        """
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Return when everything launched has finished."""
+
+    def memory_stats(self) -> dict[str, int]:
+        """``allocated_bytes``, ``peak_bytes`` and whatever else the backend counts."""
+        return {}

@@ -1,0 +1,53 @@
+"""Memory that holds a tensor's elements."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class Buffer:
+    """A realised value.
+
+    Immutable as far as users can tell: only a run may write into it, and only when nobody else can see it, which is when
+    nothing but the recording refers to this object (arrays that ``numpy()`` gave out refer to it).
+
+    Attributes
+    ----------
+    array : numpy.ndarray
+        The logical shape, with the strides the elements really have (dense in some order of the dimensions).
+    device : str
+    """
+
+    __slots__ = ("__weakref__", "array", "device")
+
+    def __init__(self, array: np.ndarray, device: str = "cpu"):
+        self.array, self.device = array, device
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+    @property
+    def address(self) -> int:
+        return self.array.__array_interface__["data"][0]
+
+
+class _Exported:
+    """What an exported array's ``base`` is, so that the array keeps its buffer in sight."""
+
+    __slots__ = ("__array_interface__", "buffer")
+
+    def __init__(self, buffer: Buffer, array: np.ndarray):
+        self.buffer = buffer
+        self.__array_interface__ = array.__array_interface__
+
+
+def export(buffer: Buffer) -> np.ndarray:
+    """A read-only view of the elements, without a copy.  While it lives, the buffer is not written into."""
+    array = buffer.array
+    if array.dtype.kind == "V" or not array.dtype.isbuiltin:  # ml_dtypes: the interface cannot name the type
+        view = np.asarray(_Exported(buffer, array.view(np.uint16))).view(array.dtype)
+    else:
+        view = np.asarray(_Exported(buffer, array))
+    view.flags.writeable = False
+    return view

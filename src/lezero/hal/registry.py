@@ -1,0 +1,56 @@
+"""Finding and choosing backends."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module, metadata
+
+from lezero.hal.backend import Backend
+
+_BUILTIN = {"cpu": "lezero.backends.cpu:CpuBackend", "numpy": "lezero.backends.numpy:NumpyBackend"}
+_made: dict[str, Backend] = {}
+_current: Backend | None = None
+
+
+def _entry_points() -> dict[str, str]:
+    found = dict(_BUILTIN)
+    for ep in metadata.entry_points(group="lezero.backends"):
+        found.setdefault(ep.name, ep.value)
+    return found
+
+
+def list_backends() -> list[str]:
+    """Names of all installed backends, built-in ones first."""
+    return list(_entry_points())
+
+
+def load_backend(name: str) -> Backend:
+    """The backend `name`, made on first use."""
+    if name not in _made:
+        known = _BUILTIN if name in _BUILTIN else _entry_points()
+        if name not in known:
+            raise ValueError(f"there is no backend {name!r}; installed: {', '.join(_entry_points())}")
+        module, _, attribute = known[name].partition(":")
+        backend = getattr(import_module(module), attribute)()
+        if not backend.devices():
+            raise RuntimeError(f"backend {name!r} is installed but finds no device on this machine")
+        _made[name] = backend
+    return _made[name]
+
+
+def set_backend(name: str) -> None:
+    """Run everything from now on with backend `name` (also: the environment variable ``LEZERO_BACKEND``)."""
+    global _current
+    _current = load_backend(name)
+
+
+def get_backend() -> str:
+    """The name of the backend in use."""
+    return current().name
+
+
+def current() -> Backend:
+    global _current
+    if _current is None:
+        _current = load_backend(os.environ.get("LEZERO_BACKEND", "cpu"))
+    return _current

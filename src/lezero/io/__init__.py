@@ -1,0 +1,6 @@
+"""Files: the ``.lzm`` container and the safetensors format inside it."""
+
+from lezero.io.lzm import LzmError, load, read_header, save
+from lezero.io.safetensors import SafetensorsError, load_safetensors, save_safetensors
+
+__all__ = ["LzmError", "SafetensorsError", "load", "load_safetensors", "read_header", "save", "save_safetensors"]

@@ -1,0 +1,211 @@
+"""The ``.lzm`` container: a zip, stored without compression, of ``header.json`` and ``tensors.safetensors``.
+
+The archive's comment is a SHA-256 of everything before it, so that a change anywhere is noticed before anything is used.
+docs/file-format.md describes the format for other programs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from lezero.io import safetensors, tree
+from lezero.io.atomic import atomic_file
+
+FORMAT = "lzm"
+VERSION = 1
+KINDS = ("checkpoint", "program")
+
+_HEADER, _TENSORS = "header.json", "tensors.safetensors"
+_COMMENT = b"sha256:"
+_END = struct.Struct("<4s4H2LH")  # zip's end-of-central-directory record; its last field is the comment's length
+_END_BYTES = _END.size + len(_COMMENT) + 64
+_LOCAL = b"PK\x03\x04"
+_MAX_HEADER = 1 << 28
+_PADDING_FIELD = 0xD935  # the extra field that Android's zipalign pads with
+_ZIP64_FROM = 0xFFFF_FFFF - (1 << 20)
+
+
+class LzmError(ValueError):
+    """A file that is not a sound ``.lzm``, or not of the kind that was asked for."""
+
+
+def save(obj: Any, path: str | Path, *, kind: str = "checkpoint", extra: dict[str, Any] | None = None) -> None:
+    """Write nested dicts, lists and tuples of tensors, arrays, numbers and strings to an ``.lzm`` file, atomically.
+
+    Parameters
+    ----------
+    obj : a value as ``load`` will return it; tied tensors (the same one in two places) are stored once
+    kind : {"checkpoint", "program"}
+    extra : further JSON values for the header, readable with :func:`read_header`
+
+    Raises
+    ------
+    TypeError
+        If something in `obj` cannot be stored; says where it is.
+    OSError
+        If the file cannot be written; what was there before is still there.
+    """
+    path = Path(path)
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    try:
+        value, arrays = tree.encode(obj)
+    except tree.TreeError as error:
+        raise TypeError(f"lz.save: {error}") from None
+    header = {"format": FORMAT, "version": VERSION, "kind": kind, "writer": _writer(), **(extra or {}), "value": value}
+    text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    with atomic_file(path) as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            with archive.open(_member(_HEADER, len(text), 0), "w") as member:
+                member.write(text)
+            size = safetensors.layout(arrays)[2]
+            with archive.open(_member(_TENSORS, size, file.tell()), "w", force_zip64=size >= _ZIP64_FROM) as member:
+                safetensors.write(member, arrays)  # type: ignore[arg-type]
+            archive.comment = _COMMENT + b"0" * 64
+        end = file.seek(0, 2) - 64
+        file.seek(end)
+        file.write(_digest(file, end))
+
+
+def load(path: str | Path, *, kind: str = "checkpoint") -> Any:
+    """Read what :func:`save` wrote.  The whole file is checked first; nothing in it is ever executed.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    LzmError
+        If it is truncated, altered, of a newer version, of another kind, or not an ``.lzm``; says which.
+    """
+    path = Path(path)
+    header, arrays = _read(path, with_tensors=True)
+    if header["kind"] != kind:
+        advice = {"program": "open it with lz.InferenceSession", "checkpoint": "read it with lz.load"}
+        raise LzmError(f"{path} is a {header['kind']}, not a {kind}: {advice[header['kind']]}")
+    from lezero.tensor import tensor
+
+    try:
+        return tree.decode(header["value"], arrays, tensor)
+    except tree.TreeError as error:
+        raise LzmError(f"{path} cannot be read: {error}") from None
+
+
+def read_header(path: str | Path) -> dict[str, Any]:
+    """The header of an ``.lzm`` file without its value: format, version, kind, writer, and what `extra` added."""
+    header, _ = _read(Path(path), with_tensors=False)
+    del header["value"]
+    return header
+
+
+def _read(path: Path, with_tensors: bool) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    if path.is_dir():
+        raise LzmError(f"{path} is a folder, not an .lzm file")
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {str(path)!r}") from None
+    with file:
+        _check_sum(file, path)
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return _read_archive(archive, path, with_tensors)
+        except safetensors.SafetensorsError as error:
+            raise LzmError(f"{path} cannot be read: {error}") from None
+        except LzmError:
+            raise
+        except (zipfile.BadZipFile, ValueError, KeyError, EOFError, struct.error, NotImplementedError) as error:
+            raise LzmError(f"{path} cannot be read: its archive is damaged ({error})") from None
+
+
+def _check_sum(file: BinaryIO, path: Path) -> None:
+    size = file.seek(0, 2)
+    file.seek(0)
+    start = file.read(64)
+    if not start:
+        raise LzmError(f"{path} is empty")
+    if start[:4] != _LOCAL or start[30 : 30 + len(_HEADER)] != _HEADER.encode():
+        raise LzmError(f"{path} is not an .lzm file")
+    file.seek(max(0, size - _END_BYTES))
+    end = file.read()
+    if len(end) < _END_BYTES or end[:4] != b"PK\x05\x06" or end[_END.size : -64] != _COMMENT:
+        raise LzmError(f"{path} is truncated or has been altered: its end is missing. Use another copy")
+    if _digest(file, size - 64) != end[-64:]:
+        raise LzmError(f"{path} has been altered or damaged: its checksum does not match. Use another copy")
+
+
+def _read_archive(
+    archive: zipfile.ZipFile, path: Path, with_tensors: bool
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    size = path.stat().st_size
+    members = {info.filename: info for info in archive.infolist()}
+    for info in members.values():
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > size or info.file_size != info.compress_size:
+            raise LzmError(f"{path} cannot be read: its member {info.filename!r} is not stored as it should be")
+    if _HEADER not in members or _TENSORS not in members or members[_HEADER].file_size > _MAX_HEADER:
+        raise LzmError(f"{path} cannot be read: it has no proper {_HEADER} and {_TENSORS}")
+    header = _parse_header(archive.read(_HEADER), path)
+    if not with_tensors:
+        return header, {}
+    with archive.open(_TENSORS) as member:
+        return header, safetensors.read(member, members[_TENSORS].file_size)  # type: ignore[arg-type]
+
+
+def _parse_header(text: bytes, path: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        raise LzmError(f"{path} cannot be read: its header is not proper JSON") from None
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise LzmError(f"{path} is not an .lzm file")
+    version = header.get("version")
+    if type(version) is not int or version < 1:
+        raise LzmError(f"{path} cannot be read: its header names no version")
+    if version > VERSION:
+        raise LzmError(
+            f"{path} was written by a newer LeZero (format version {version}; this one reads up to {VERSION}): "
+            "pip install --upgrade lezero"
+        )
+    if header.get("kind") not in KINDS or "value" not in header:
+        raise LzmError(f"{path} cannot be read: its header names no known kind")
+    return header
+
+
+def _member(name: str, size: int, offset: int) -> zipfile.ZipInfo:
+    """A member whose data begins at a multiple of safetensors.ALIGN; the same bytes whenever it is written."""
+    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    info.compress_type = zipfile.ZIP_STORED
+    info.external_attr = 0o644 << 16
+    info.file_size = size
+    zip64 = 20 if size >= _ZIP64_FROM else 0  # the extra field that zipfile adds in front
+    begin = offset + 30 + len(name) + zip64 + 4
+    padding = -begin % safetensors.ALIGN
+    info.extra = struct.pack("<HH", _PADDING_FIELD, padding) + bytes(padding)
+    return info
+
+
+def _digest(file: BinaryIO, size: int) -> bytes:
+    """Hexadecimal SHA-256 of the first `size` bytes."""
+    state = hashlib.sha256()
+    position = file.tell()
+    file.seek(0)
+    while size:
+        chunk = file.read(min(size, 1 << 22))
+        if not chunk:
+            break
+        state.update(chunk)
+        size -= len(chunk)
+    file.seek(position)
+    return state.hexdigest().encode()
+
+
+def _writer() -> str:
+    from lezero import __version__
+
+    return f"lezero {__version__}"

@@ -1,0 +1,1 @@
+"""The loop IR, its builder, verifier and printer."""

@@ -1,0 +1,6 @@
+"""Models, with the parameter names published weights use."""
+
+from lezero.models.lenet import LeNet5, lenet5
+from lezero.models.resnet import ResNet, resnet18, resnet34, resnet50, resnet101
+
+__all__ = ["LeNet5", "ResNet", "lenet5", "resnet18", "resnet34", "resnet50", "resnet101"]

@@ -1,0 +1,107 @@
+"""Activation layers.  ``inplace=True`` is accepted and changes nothing: fusion saves the memory without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lezero.nn import functional as F
+from lezero.nn.module import Module
+from lezero.nn.parameter import Parameter
+from lezero.tensor import Tensor, from_numpy
+
+
+class _Activation(Module):
+    """An activation with arguments: `arguments` names the constructor's, with their defaults, in order."""
+
+    arguments: dict[str, Any] = {}
+    function: Any
+
+    def __init__(self, *values: Any, inplace: bool = False, **named: Any):
+        super().__init__()
+        name, accepted = type(self).__name__, list(self.arguments)
+        if len(values) == len(accepted) + 1 and isinstance(values[-1], bool):
+            values = values[:-1]  # inplace, by position
+        if len(values) > len(accepted) or named.keys() - self.arguments.keys() or named.keys() & set(accepted[: len(values)]):
+            raise TypeError(f"{name}: takes {', '.join(accepted) or 'no arguments'}; got {values} and {named}")
+        given = {**self.arguments, **dict(zip(accepted, values)), **named}
+        self.__dict__.update(given)
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = self.__dict__
+        return type(self).function(x, *(own[k] for k in self.arguments))
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{k}={self.__dict__[k]}" for k in self.arguments)
+
+
+class ReLU(Module):
+    __doc__ = F.relu.__doc__
+
+    def __init__(self, inplace: bool = False):
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x)
+
+
+def _layer(name: str, function: Any, **arguments: Any) -> Any:
+    """A layer class for an activation function; the arguments are the constructor's, with their defaults."""
+    body = {
+        "__doc__": function.__doc__,
+        "__module__": __name__,
+        "arguments": arguments,
+        "function": staticmethod(function),
+    }
+    return type(name, (_Activation,), body)
+
+
+ReLU6 = _layer("ReLU6", F.relu6)
+LeakyReLU = _layer("LeakyReLU", F.leaky_relu, negative_slope=0.01)
+ELU = _layer("ELU", F.elu, alpha=1.0)
+SELU = _layer("SELU", F.selu)
+CELU = _layer("CELU", F.celu, alpha=1.0)
+GELU = _layer("GELU", F.gelu, approximate="none")
+SiLU = _layer("SiLU", F.silu)
+Mish = _layer("Mish", F.mish)
+Sigmoid = _layer("Sigmoid", F.sigmoid)
+Tanh = _layer("Tanh", F.tanh)
+Softplus = _layer("Softplus", F.softplus, beta=1.0, threshold=20.0)
+Softsign = _layer("Softsign", F.softsign)
+Tanhshrink = _layer("Tanhshrink", F.tanhshrink)
+Hardshrink = _layer("Hardshrink", F.hardshrink, lambd=0.5)
+Softshrink = _layer("Softshrink", F.softshrink, lambd=0.5)
+Threshold = _layer("Threshold", F.threshold, threshold=0.0, value=0.0)
+Hardtanh = _layer("Hardtanh", F.hardtanh, min_val=-1.0, max_val=1.0)
+Hardsigmoid = _layer("Hardsigmoid", F.hardsigmoid)
+Hardswish = _layer("Hardswish", F.hardswish)
+LogSigmoid = _layer("LogSigmoid", F.logsigmoid)
+GLU = _layer("GLU", F.glu, dim=-1)
+Softmax = _layer("Softmax", F.softmax, dim=None)
+LogSoftmax = _layer("LogSoftmax", F.log_softmax, dim=None)
+Softmin = _layer("Softmin", F.softmin, dim=None)
+
+
+class PReLU(Module):
+    """x above 0, else weight · x, with a learnt weight (He et al. 2015).
+
+    Parameters
+    ----------
+    num_parameters : int, 1 or the number of channels
+    init : float, what the weight starts from
+    """
+
+    weight: Parameter
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None):
+        super().__init__()
+        self.num_parameters = num_parameters
+        value = from_numpy(np.full(num_parameters, init, np.float32))
+        self.weight = Parameter(value if dtype is None else value.to(dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.prelu(x, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"num_parameters={self.num_parameters}"

@@ -1,0 +1,189 @@
+"""Convolutional layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lezero.nn import functional as F
+from lezero.nn import init
+from lezero.nn.functional.convolution import conv_padding
+from lezero.nn.functional.geometry import per_dimension
+from lezero.nn.module import Module
+from lezero.nn.parameter import Parameter, new_parameter
+from lezero.tensor import Tensor
+
+IntOrTuple = int | tuple[int, ...]
+
+
+class _Conv(Module):
+    """What convolutions of one and two dimensions share."""
+
+    dims: int
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: IntOrTuple,
+        stride: IntOrTuple = 1,
+        padding: str | IntOrTuple = 0,
+        dilation: IntOrTuple = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__()
+        name = type(self).__name__
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ValueError(f"{name}: {in_channels} and {out_channels} channels are multiples of groups, got groups={groups}")
+        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
+            raise ValueError(f"{name}: padding_mode is 'zeros', 'reflect', 'replicate' or 'circular', got {padding_mode!r}")
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size = per_dimension(name, "kernel_size", kernel_size, self.dims)
+        self.stride = per_dimension(name, "stride", stride, self.dims)
+        self.dilation = per_dimension(name, "dilation", dilation, self.dims)
+        self.padding = padding if isinstance(padding, str) else per_dimension(name, "padding", padding, self.dims)
+        self.padding_mode = padding_mode
+        conv_padding(name, padding, self.kernel_size, self.stride, self.dilation)  # refused here rather than at the first call
+        self.weight = new_parameter(out_channels, in_channels // groups, *self.kernel_size, dtype=dtype)
+        self.register_parameter("bias", new_parameter(out_channels, dtype=dtype) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        init.layer_(self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            pairs = conv_padding(type(self).__name__, padding, self.kernel_size, self.stride, self.dilation)
+            x = F.pad(x, [w for pair in reversed(pairs) for w in pair], self.padding_mode)
+            padding = 0
+        return self._convolve(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+    @staticmethod
+    def _convolve(*args: Any) -> Tensor:
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        if self.padding != (0,) * self.dims:
+            text += f", padding={self.padding}"
+        if self.dilation != (1,) * self.dims:
+            text += f", dilation={self.dilation}"
+        if self.groups != 1:
+            text += f", groups={self.groups}"
+        if self.bias is None:
+            text += ", bias=False"
+        if self.padding_mode != "zeros":
+            text += f", padding_mode={self.padding_mode}"
+        return text
+
+
+class Conv1d(_Conv):
+    """Convolution over (batch, in_channels, length).
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+    kernel_size, stride, dilation : int
+    padding : int, "same" or "valid"
+    groups : int
+        Channels are divided in as many groups that do not see each other.
+    bias : bool
+    padding_mode : {"zeros", "reflect", "replicate", "circular"}
+
+    Attributes
+    ----------
+    weight : (out_channels, in_channels / groups, kernel_size), uniform within ±1/√(taps × channels of a group)
+    bias : (out_channels,), likewise; or None
+    """
+
+    dims = 1
+    _convolve = staticmethod(F.conv1d)
+
+
+class Conv2d(_Conv):
+    """Convolution over (batch, in_channels, height, width).
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+    kernel_size, stride, dilation : int or (int, int)
+    padding : int, (int, int), "same" or "valid"
+    groups : int
+        Channels are divided in as many groups that do not see each other; ``groups=in_channels`` is a depthwise one.
+    bias : bool
+    padding_mode : {"zeros", "reflect", "replicate", "circular"}
+
+    Attributes
+    ----------
+    weight : (out_channels, in_channels / groups, *kernel_size), uniform within ±1/√(taps × channels of a group)
+    bias : (out_channels,), likewise; or None
+    """
+
+    dims = 2
+    _convolve = staticmethod(F.conv2d)
+
+
+class ConvTranspose2d(Module):
+    """Transposed convolution over (batch, in_channels, height, width): the gradient of a convolution, as a layer.
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+    kernel_size, stride, padding, output_padding, dilation : int or (int, int)
+        The output has ``(extent - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1`` rows or columns.
+    groups : int
+    bias : bool
+
+    Attributes
+    ----------
+    weight : (in_channels, out_channels / groups, *kernel_size)
+    bias : (out_channels,) or None
+    """
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: IntOrTuple,
+        stride: IntOrTuple = 1,
+        padding: IntOrTuple = 0,
+        output_padding: IntOrTuple = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: IntOrTuple = 1,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__()
+        name = "ConvTranspose2d"
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ValueError(f"{name}: {in_channels} and {out_channels} channels are multiples of groups, got groups={groups}")
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size = per_dimension(name, "kernel_size", kernel_size, 2)
+        self.stride = per_dimension(name, "stride", stride, 2)
+        self.padding = per_dimension(name, "padding", padding, 2)
+        self.output_padding = per_dimension(name, "output_padding", output_padding, 2)
+        self.dilation = per_dimension(name, "dilation", dilation, 2)
+        self.weight = new_parameter(in_channels, out_channels // groups, *self.kernel_size, dtype=dtype)
+        self.register_parameter("bias", new_parameter(out_channels, dtype=dtype) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        init.layer_(self.weight, self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv_transpose2d(
+            x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"

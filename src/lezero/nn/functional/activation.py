@@ -1,0 +1,178 @@
+"""Activation functions.  ``inplace=True`` is accepted and changes nothing: fusion saves the memory without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lezero.ops import activations as act
+from lezero.ops.base import normalize_axis
+from lezero.ops.functions import sigmoid as _sigmoid
+from lezero.ops.functions import tanh as _tanh
+from lezero.ops.softmax import log_softmax as _log_softmax
+from lezero.ops.softmax import softmax as _softmax
+from lezero.runtime.recorder import record
+from lezero.tensor import Tensor
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(x, 0)"""
+    return record(act.relu, (input,), ())
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """x clipped to 0 … 6"""
+    return act.relu6(input)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """x above 0, else negative_slope · x"""
+    return act.leaky_relu(input, negative_slope=float(negative_slope))
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """x above 0, else weight · x, with one weight or one a channel (dimension 1)."""
+    if weight.ndim > 1 or (weight.numel() > 1 and (input.ndim < 2 or input.shape[1] != weight.numel())):
+        raise ValueError(
+            f"prelu: one weight, or one for each channel (dimension 1), is needed; got {tuple(weight.shape)} for an input "
+            f"{tuple(input.shape)}"
+        )
+    if weight.numel() > 1:
+        weight = weight.reshape(-1, *(1,) * (input.ndim - 2))
+    return act.prelu(input, weight)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x above 0, else alpha · (exp(x) - 1) (Clevert et al. 2016)"""
+    return act.elu(input, alpha=float(alpha))
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """The self-normalising ELU (Klambauer et al. 2017)"""
+    return act.selu(input)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """The continuously differentiable ELU (Barron 2017)"""
+    return act.celu(input, alpha=float(alpha))
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """x · Φ(x) (Hendrycks & Gimpel 2016); approximate="tanh" is the form GPT-2 was trained with."""
+    return act.gelu(input, approximate=approximate)
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """x · sigmoid(x), also called swish"""
+    return act.silu(input)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x · tanh(softplus(x)) (Misra 2019)"""
+    return act.mish(input)
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """1 / (1 + exp(-x))"""
+    return _sigmoid(input)
+
+
+def tanh(input: Tensor) -> Tensor:
+    """The hyperbolic tangent"""
+    return _tanh(input)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta · x)) / beta; x itself where beta · x is above the threshold"""
+    return act.softplus(input, beta=float(beta), limit=float(threshold))
+
+
+def softsign(input: Tensor) -> Tensor:
+    """x / (1 + |x|)"""
+    return act.softsign(input)
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """x - tanh(x)"""
+    return act.tanhshrink(input)
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x where |x| is above lambd, else 0"""
+    return act.hardshrink(input, limit=float(lambd))
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x moved towards 0 by lambd, and 0 if it would pass it"""
+    return act.softshrink(input, limit=float(lambd))
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """x where it is above the threshold, else `value`"""
+    return act.threshold(input, limit=float(threshold), value=float(value))
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """x clipped to min_val … max_val"""
+    if min_val > max_val:
+        raise ValueError(f"hardtanh: min_val={min_val} is above max_val={max_val}")
+    return act.hardtanh(input, low=float(min_val), high=float(max_val))
+
+
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """x/6 + 1/2 clipped to 0 … 1"""
+    return act.hardsigmoid(input)
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x · hardsigmoid(x) (Howard et al. 2019)"""
+    return act.hardswish(input)
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """log(sigmoid(x))"""
+    return act.logsigmoid(input)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """a · sigmoid(b) of the two halves along `dim` (Dauphin et al. 2017)"""
+    axis = normalize_axis("glu", dim, input.ndim)
+    if input.shape[axis] % 2:
+        raise ValueError(f"glu: an even extent is needed along dimension {dim}, got shape {tuple(input.shape)}")
+    a, b = input.chunk(2, axis)
+    return a * _sigmoid(b)
+
+
+def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """exp(x) / Σ exp(x) along `dim`"""
+    x = input if dtype is None else input.to(dtype)
+    return _softmax(x, axis=_axis("softmax", dim, x))
+
+
+def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """x - log Σ exp(x) along `dim`"""
+    x = input if dtype is None else input.to(dtype)
+    return _log_softmax(x, axis=_axis("log_softmax", dim, x))
+
+
+def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """softmax(-x)"""
+    return softmax(-input, dim, dtype)
+
+
+def _axis(name: str, dim: int | None, x: Tensor) -> int:
+    if dim is None:
+        raise TypeError(f"{name}: say along which dimension with dim= (the input has shape {tuple(x.shape)})")
+    return normalize_axis(name, dim, x.ndim)
+
+
+def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Tensor:
+    """A sample of the Gumbel-softmax distribution (Jang et al. 2017); `hard` gives one-hot values with the soft gradient."""
+    from lezero.tensor import rand
+
+    u = rand(logits.shape, dtype=logits.dtype)
+    # -log(-log u) is infinite at u = 0, which a uniform number in [0, 1) may be
+    y = softmax((logits - (-u.clamp(1e-30).log()).log()) / tau, dim)
+    if not hard:
+        return y
+    best = (y == y.amax(dim, keepdim=True)).to(y.dtype)
+    return best - y.detach() + y

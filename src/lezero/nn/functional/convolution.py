@@ -1,0 +1,124 @@
+"""Linear layers and convolutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lezero.nn.functional.geometry import batched, per_dimension
+from lezero.ops import matmul as products
+from lezero.ops.conv import conv2d_input_grad, convolution
+from lezero.tensor import Tensor
+
+IntOrTuple = int | tuple[int, ...]
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``input @ weight.T + bias``; weight (out_features, in_features), or (in_features,) for one output without its axis."""
+    if weight.ndim == 1:
+        y = products.matmul(input, weight)
+        return y if bias is None else y + bias
+    return products.linear(input, weight) if bias is None else products.linear(input, weight, bias)
+
+
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``y[..., o] = sum over i, j of input1[..., i] weight[o, i, j] input2[..., j] + bias[o]``."""
+    if weight.ndim != 3 or input1.shape[-1] != weight.shape[1] or input2.shape[-1] != weight.shape[2]:
+        raise ValueError(
+            f"bilinear: inputs (..., in1) and (..., in2) and a weight (out, in1, in2) are needed, got {tuple(input1.shape)}, "
+            f"{tuple(input2.shape)} and {tuple(weight.shape)}"
+        )
+    out, in1, in2 = weight.shape
+    # (..., in1) x (in1, out * in2) -> (..., out, in2), then contracted with input2
+    rows = products.matmul(input1, weight.permute(1, 0, 2).reshape(in1, out * in2))
+    rows = rows.reshape(*input1.shape[:-1], out, in2)
+    y = products.matmul(rows, input2.unsqueeze(-1)).squeeze(-1)
+    return y if bias is None else y + bias
+
+
+def same_padding(kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """(before, after) of each dimension for an output as large as the input; an odd one is put after."""
+    totals = [d * (k - 1) for k, d in zip(kernel, dilation)]
+    return tuple((t // 2, t - t // 2) for t in totals)
+
+
+def conv_padding(name: str, padding: Any, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple:
+    """The padding argument of a convolution as (before, after) of each dimension."""
+    if isinstance(padding, str):
+        if padding == "valid":
+            return ((0, 0),) * len(kernel)
+        if padding != "same":
+            raise ValueError(f"{name}: padding is 'same', 'valid' or numbers, got {padding!r}")
+        if any(s != 1 for s in stride):
+            raise ValueError(f"{name}: padding='same' needs stride 1, got {stride}")
+        return same_padding(tuple(int(k) for k in kernel), dilation)
+    return tuple((p, p) for p in per_dimension(name, "padding", padding, len(kernel)))
+
+
+def conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: IntOrTuple = 1,
+    padding: str | IntOrTuple = 0,
+    dilation: IntOrTuple = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Convolution over (batch, channels, length) or (channels, length); weight (out, in / groups, kernel)."""
+    return _conv(1, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: IntOrTuple = 1,
+    padding: str | IntOrTuple = 0,
+    dilation: IntOrTuple = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Convolution over (batch, channels, height, width) or without batch; weight (out, in / groups, kernel height, width)."""
+    return _conv(2, input, weight, bias, stride, padding, dilation, groups)
+
+
+def _conv(n: int, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int) -> Tensor:
+    name = f"conv{n}d"
+    if weight.ndim != n + 2:
+        raise ValueError(f"{name}: a weight of {n + 2} dimensions (out, in / groups, *kernel) is needed, got shape {tuple(weight.shape)}")
+    stride = per_dimension(name, "stride", stride, n)
+    dilation = per_dimension(name, "dilation", dilation, n)
+    pads = conv_padding(name, padding, weight.shape[2:], stride, dilation)
+    x, added = batched(name, x, n + 2)
+    operands = (x, weight) if bias is None else (x, weight, bias)
+    y = convolution(*operands, stride=stride, padding=pads, dilation=dilation, groups=groups)
+    return y.squeeze(0) if added else y
+
+
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: IntOrTuple = 1,
+    padding: IntOrTuple = 0,
+    output_padding: IntOrTuple = 0,
+    groups: int = 1,
+    dilation: IntOrTuple = 1,
+) -> Tensor:
+    """Transposed convolution (the gradient of a convolution); weight (in, out / groups, kernel height, width)."""
+    name = "conv_transpose2d"
+    if weight.ndim != 4:
+        raise ValueError(f"{name}: a weight of 4 dimensions (in, out / groups, height, width) is needed, got shape {tuple(weight.shape)}")
+    stride, dilation = per_dimension(name, "stride", stride, 2), per_dimension(name, "dilation", dilation, 2)
+    pads, extra = per_dimension(name, "padding", padding, 2), per_dimension(name, "output_padding", output_padding, 2)
+    if any(e >= max(s, d) for e, s, d in zip(extra, stride, dilation)):
+        raise ValueError(f"{name}: output_padding {extra} is below the stride {stride} or the dilation {dilation}")
+    x, added = batched(name, input, 4)
+    extents = tuple(
+        (h - 1) * s - 2 * p + d * (k - 1) + e + 1
+        for h, s, p, d, k, e in zip(x.shape[2:], stride, pads, dilation, weight.shape[2:], extra)
+    )
+    y = conv2d_input_grad(
+        x, weight, input_shape=extents, stride=stride, padding=tuple((p, p) for p in pads), dilation=dilation, groups=groups
+    )
+    if bias is not None:
+        y = y + bias.reshape(-1, 1, 1)
+    return y.squeeze(0) if added else y

@@ -1,0 +1,54 @@
+"""Dropout (Srivastava et al. 2014)."""
+
+from __future__ import annotations
+
+from lezero.ops.dropout import dropout as _dropout
+from lezero.runtime import random_key
+from lezero.tensor import Tensor, ones
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """In training, zero with probability `p` and ``x / (1 - p)`` otherwise."""
+    _check("dropout", p)
+    if not training or p == 0.0:
+        return input
+    seed, offset = random_key()
+    return _dropout(input, seed, offset, p=float(p))
+
+
+def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Whole channels of (batch, channels, length) or (channels, length) dropped."""
+    return _channels("dropout1d", input, p, training, (2, 3))
+
+
+def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Whole channels of (batch, channels, height, width) or without batch dropped (Tompson et al. 2015)."""
+    return _channels("dropout2d", input, p, training, (3, 4))
+
+
+def _channels(name: str, x: Tensor, p: float, training: bool, ndims: tuple[int, int]) -> Tensor:
+    _check(name, p)
+    if x.ndim not in ndims:
+        raise ValueError(f"{name}: an input of {ndims[1]} dimensions (or {ndims[0]}, without a batch) is needed, got shape {tuple(x.shape)}")
+    if not training or p == 0.0:
+        return x
+    lead = x.shape[: x.ndim - ndims[0] + 1]  # (batch,) channels
+    return x * dropout(ones(*lead, *(1,) * (ndims[0] - 1), dtype=x.dtype), p)
+
+
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """Dropout that keeps mean and variance behind SELU (Klambauer et al. 2017)."""
+    from lezero.tensor import rand, where
+
+    _check("alpha_dropout", p)
+    if not training or p == 0.0:
+        return input
+    negative = -1.7580993408473766  # -scale · alpha of SELU
+    a = ((1 - p) * (1 + p * negative**2)) ** -0.5 if p < 1 else 0.0
+    kept = rand(input.shape) >= p
+    return where(kept, input, negative) * a - a * p * negative
+
+
+def _check(name: str, p: float) -> None:
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"{name}: p is a probability between 0 and 1, got {p}")

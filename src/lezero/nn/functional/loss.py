@@ -1,0 +1,175 @@
+"""Losses.  `reduction` is "mean", "sum" or "none"."""
+
+from __future__ import annotations
+
+import warnings
+
+from lezero.ops import losses
+from lezero.tensor import Tensor
+
+
+def _reduced(name: str, loss: Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return loss
+    if reduction == "mean":
+        return loss.mean()
+    if reduction == "sum":
+        return loss.sum()
+    raise ValueError(f"{name}: reduction is 'mean', 'sum' or 'none', got {reduction!r}")
+
+
+def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
+    """Broadcasting (n,) with (n, 1) gives n × n differences, which is hardly ever meant."""
+    if tuple(input.shape) != tuple(target.shape):
+        warnings.warn(
+            f"{name}: the input has shape {tuple(input.shape)} and the target {tuple(target.shape)}; they are broadcast, which is "
+            f"likely not what is meant. Make them the same shape",
+            stacklevel=4,
+        )
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Cross-entropy of logits (batch, classes, ...) with class indices (batch, ...) or probabilities of the input's shape."""
+    operands = (input, target) if weight is None else (input, target, weight)
+    return losses.cross_entropy(*operands, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction)
+
+
+def nll_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
+) -> Tensor:
+    """Minus the log-probability (batch, classes, ...) of the target class (batch, ...)."""
+    operands = (input, target) if weight is None else (input, target, weight)
+    return losses.nll_loss(*operands, ignore_index=ignore_index, reduction=reduction)
+
+
+def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
+    """Squared error."""
+    _same_shape("mse_loss", input, target)
+    if weight is not None:
+        return _weighted("mse_loss", losses.mse_loss(input, target, reduction="none"), weight, reduction)
+    return losses.mse_loss(input, target, reduction=reduction)
+
+
+def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
+    """Absolute error."""
+    _same_shape("l1_loss", input, target)
+    if weight is not None:
+        return _weighted("l1_loss", losses.l1_loss(input, target, reduction="none"), weight, reduction)
+    return losses.l1_loss(input, target, reduction=reduction)
+
+
+def _weighted(name: str, loss: Tensor, weight: Tensor, reduction: str) -> Tensor:
+    """A weighted error; its mean is by weight, as in PyTorch."""
+    loss = loss * weight
+    return loss.sum() / weight.expand_as(loss).sum() if reduction == "mean" else _reduced(name, loss, reduction)
+
+
+def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """Squared error below `beta`, absolute error above it."""
+    _same_shape("smooth_l1_loss", input, target)
+    if beta < 0:
+        raise ValueError(f"smooth_l1_loss: beta is not negative, got {beta}")
+    return losses.smooth_l1_loss(input, target, reduction=reduction, beta=float(beta))
+
+
+def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """Half the squared error below `delta`, a straight line above it."""
+    _same_shape("huber_loss", input, target)
+    if delta <= 0:
+        raise ValueError(f"huber_loss: delta is positive, got {delta}")
+    return losses.huber_loss(input, target, reduction=reduction, delta=float(delta))
+
+
+def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
+    """Cross-entropy of probabilities with targets between 0 and 1, of one shape."""
+    _need_same_shape("binary_cross_entropy", input, target)
+    if weight is None:
+        return losses.bce_loss(input, target, reduction=reduction)
+    return _reduced("binary_cross_entropy", losses.bce_loss(input, target, reduction="none") * weight, reduction)
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """Cross-entropy of logits with targets between 0 and 1, of one shape; `pos_weight` multiplies the positive part."""
+    _need_same_shape("binary_cross_entropy_with_logits", input, target)
+    operands = (input, target) if pos_weight is None else (input, target, pos_weight)
+    if weight is None:
+        return losses.bce_with_logits(*operands, reduction=reduction)
+    return _reduced("binary_cross_entropy_with_logits", losses.bce_with_logits(*operands, reduction="none") * weight, reduction)
+
+
+def _need_same_shape(name: str, input: Tensor, target: Tensor) -> None:
+    if tuple(input.shape) != tuple(target.shape):
+        raise ValueError(
+            f"{name}: the target has the input's shape; the input's is {tuple(input.shape)}, the target's {tuple(target.shape)}"
+        )
+
+
+def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """Kullback-Leibler divergence of log-probabilities from a target distribution.
+
+    reduction : also "batchmean", the mathematical definition; "mean" divides by the number of elements.
+    """
+    return losses.kl_div(input, target, reduction=reduction, log_target=log_target)
+
+
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Tensor, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
+    """Minus the log-likelihood of a target under a normal distribution with mean `input` and variance `var`."""
+    var = var.clamp(eps)
+    loss = 0.5 * (var.log() + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.9189385332046727  # log(2π) / 2
+    return _reduced("gaussian_nll_loss", loss, reduction)
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """The cosine of the angle between vectors along `dim`; each norm counts as at least `eps`."""
+    lengths = x1.norm(2, dim).clamp(eps) * x2.norm(2, dim).clamp(eps)
+    return (x1 * x2).sum(dim) / lengths
+
+
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    """The p-norm of ``x1 - x2 + eps`` along the last dimension."""
+    return (x1 - x2 + eps).norm(p, -1, keepdim)
+
+
+def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
+    """``1 - cos`` where the target is 1, ``max(0, cos - margin)`` where it is -1."""
+    from lezero.tensor import where
+
+    similarity = cosine_similarity(input1, input2, dim=-1)
+    loss = where(target == 1, 1 - similarity, (similarity - margin).clamp(0))
+    return _reduced("cosine_embedding_loss", loss, reduction)
+
+
+def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
+    """``max(0, -target * (input1 - input2) + margin)``."""
+    return _reduced("margin_ranking_loss", (-target * (input1 - input2) + margin).clamp(0), reduction)
+
+
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``."""
+    gap = pairwise_distance(anchor, positive, p, eps) - pairwise_distance(anchor, negative, p, eps)
+    return _reduced("triplet_margin_loss", (gap + margin).clamp(0), reduction)

@@ -1,0 +1,132 @@
+"""Normalisation: batch, layer, group, instance, root mean square; and vectors to unit length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lezero.ops import creation, movement, normalization
+from lezero.tensor import Tensor, no_grad
+
+
+def _affine_operands(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, ...]:
+    """The operands of a normalisation; a bias comes after a weight, so a lone one gets a weight of ones."""
+    if weight is None:
+        if bias is None:
+            return (x,)
+        weight = creation.full(shape=tuple(bias.shape), value=1, dtype=bias.dtype, like=bias)
+    return (x, weight) if bias is None else (x, weight, bias)
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Batch normalisation over (batch, channels, ...).
+
+    In training the batch's own statistics are used, and the running ones (where given) move towards them by `momentum`, the
+    variance unbiased; otherwise the running ones are used.
+    """
+    if input.ndim < 2:
+        raise ValueError(f"batch_norm: an input (batch, channels, ...) is needed, got shape {tuple(input.shape)}")
+    if not training:
+        if running_mean is None or running_var is None:
+            raise ValueError("batch_norm: outside training the running mean and variance are needed")
+        operands = _affine_operands(input, weight, bias)
+        return normalization.batch_norm_inference(operands[0], running_mean, running_var, *operands[1:], axis=1, eps=eps)
+    if input.numel() == input.shape[1]:
+        raise ValueError(f"batch_norm: more than one value per channel is needed in training, got shape {tuple(input.shape)}")
+    y = normalization.batch_norm(*_affine_operands(input, weight, bias), axis=1, eps=eps)
+    if running_mean is not None or running_var is not None:
+        with no_grad():
+            if running_mean is not None:
+                _move(running_mean, normalization.batch_mean(input, axis=1), momentum)
+            if running_var is not None:
+                _move(running_var, normalization.batch_var(input, axis=1, correction=1), momentum)
+    return y
+
+
+def _move(running: Tensor, value: Tensor, momentum: float) -> None:
+    running.lerp_(value.to(running.dtype), momentum)
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Layer normalisation over the last dimensions, which are `normalized_shape`."""
+    dims = _trailing("layer_norm", input, normalized_shape)
+    return normalization.layer_norm(*_affine_operands(input, weight, bias), dims=dims, eps=eps)
+
+
+def rms_norm(input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    """Root-mean-square normalisation; `eps` is the dtype's machine epsilon unless given."""
+    import numpy as np
+
+    dims = _trailing("rms_norm", input, normalized_shape)
+    if eps is None:
+        eps = float(np.finfo(np.float64 if input.dtype.name == "float64" else np.float32).eps)
+    return normalization.rms_norm(*_affine_operands(input, weight, None), dims=dims, eps=eps)
+
+
+def _trailing(name: str, x: Tensor, shape: int | Sequence[int]) -> int:
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not shape or tuple(x.shape[-len(shape) :]) != shape:
+        raise ValueError(f"{name}: an input whose last dimensions are {shape} is needed, got shape {tuple(x.shape)}")
+    return len(shape)
+
+
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """Group normalisation of (batch, channels, ...)."""
+    return normalization.group_norm(*_affine_operands(input, weight, bias), groups=num_groups, eps=eps)
+
+
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Instance normalisation of (batch, channels, ...): every channel of every sample by itself."""
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if input.ndim < 3 or input.numel() == input.shape[0] * input.shape[1]:
+        raise ValueError(f"instance_norm: more than one value per channel is needed, got shape {tuple(input.shape)}")
+    if running_mean is not None and running_var is not None:
+        with no_grad():
+            axes = tuple(range(2, input.ndim))
+            _move(running_mean, input.mean(axes).mean(0), momentum)
+            _move(running_var, input.var(axes, correction=1).mean(0), momentum)
+    return normalization.group_norm(*_affine_operands(input, weight, bias), groups=int(input.shape[1]), eps=eps)
+
+
+def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    """Vectors along `dim` divided by their p-norm (at least `eps`)."""
+    return input / input.norm(p, dim, keepdim=True).clamp(eps)
+
+
+def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
+    """Local response normalisation across `size` neighbouring channels (Krizhevsky et al. 2012)."""
+    if input.ndim < 3:
+        raise ValueError(f"local_response_norm: an input (batch, channels, ...) is needed, got shape {tuple(input.shape)}")
+    rest = (0,) * (input.ndim - 2)
+    square = movement.pad(input * input, before=(0, size // 2, *rest), after=(0, (size - 1) // 2, *rest))
+    channels = input.shape[1]
+    total = square.narrow(1, 0, channels)
+    for i in range(1, size):
+        total = total + square.narrow(1, i, channels)
+    return input / (total * (alpha / size) + k) ** beta

@@ -1,0 +1,159 @@
+"""Pooling over windows and over adaptive bins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lezero.nn.functional.geometry import per_dimension
+from lezero.ops import pooling
+from lezero.ops.movement import concatenate
+from lezero.tensor import Tensor
+
+IntOrTuple = int | tuple[int, ...]
+
+
+def _spatial(name: str, x: Tensor, n: int) -> None:
+    if x.ndim not in (n + 1, n + 2):
+        raise ValueError(f"{name}: an input (batch, channels, {'*' * n}) or without batch is needed, got shape {tuple(x.shape)}")
+
+
+def _max_pool(n: int, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, indices: bool) -> Any:
+    name = f"max_pool{n}d"
+    _spatial(name, x, n)
+    kernel = per_dimension(name, "kernel_size", kernel, n)
+    stride = kernel if stride is None or stride == () else per_dimension(name, "stride", stride, n)
+    padding, dilation = per_dimension(name, "padding", padding, n), per_dimension(name, "dilation", dilation, n)
+    windows = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode}
+    y = pooling.max_pool(x, **windows)
+    return (y, _flat_positions(pooling.max_pool_index(x, **windows), x, windows)) if indices else y
+
+
+def _flat_positions(taps: Tensor, x: Tensor, windows: dict[str, Any]) -> Tensor:
+    """Window taps as positions in the flattened spatial dimensions, which is what PyTorch returns."""
+    from lezero.tensor import arange
+
+    n = len(windows["kernel"])
+    position: Any = 0
+    for k in range(n):
+        after = 1
+        for size in windows["kernel"][k + 1 :]:
+            after *= size
+        tap = (taps // after) % windows["kernel"][k]
+        shape = [1] * taps.ndim
+        shape[taps.ndim - n + k] = int(taps.shape[taps.ndim - n + k])
+        start = arange(shape[taps.ndim - n + k]).reshape(*shape) * windows["stride"][k] - windows["padding"][k]
+        position = position * x.shape[x.ndim - n + k] + (start + tap * windows["dilation"][k])
+    return position
+
+
+def max_pool1d(
+    input: Tensor,
+    kernel_size: IntOrTuple,
+    stride: IntOrTuple | None = None,
+    padding: IntOrTuple = 0,
+    dilation: IntOrTuple = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest value in each window over (batch, channels, length); `stride` is the kernel's size unless given."""
+    return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+def max_pool2d(
+    input: Tensor,
+    kernel_size: IntOrTuple,
+    stride: IntOrTuple | None = None,
+    padding: IntOrTuple = 0,
+    dilation: IntOrTuple = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest value in each window over (batch, channels, height, width)."""
+    return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+def _avg_pool(n: int, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, include: bool, divisor: int | None) -> Tensor:
+    name = f"avg_pool{n}d"
+    _spatial(name, x, n)
+    kernel = per_dimension(name, "kernel_size", kernel, n)
+    stride = kernel if stride is None or stride == () else per_dimension(name, "stride", stride, n)
+    return pooling.avg_pool(
+        x,
+        kernel=kernel,
+        stride=stride,
+        padding=per_dimension(name, "padding", padding, n),
+        ceil_mode=ceil_mode,
+        count_include_pad=include,
+        divisor_override=divisor,
+    )
+
+
+def avg_pool1d(
+    input: Tensor,
+    kernel_size: IntOrTuple,
+    stride: IntOrTuple | None = None,
+    padding: IntOrTuple = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The mean of each window over (batch, channels, length)."""
+    return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+
+
+def avg_pool2d(
+    input: Tensor,
+    kernel_size: IntOrTuple,
+    stride: IntOrTuple | None = None,
+    padding: IntOrTuple = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window over (batch, channels, height, width)."""
+    return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+def _output_size(name: str, x: Tensor, size: Any, n: int) -> tuple[int, ...]:
+    """None stands for the input's own extent."""
+    _spatial(name, x, n)
+    sizes = (size,) * n if isinstance(size, int) or size is None else tuple(size)
+    if len(sizes) != n:
+        raise ValueError(f"{name}: output_size is one or {n} ints (or None), got {size!r}")
+    return tuple(x.shape[x.ndim - n + i] if s is None else s for i, s in enumerate(sizes))
+
+
+def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
+    """Means over `output_size` bins of (batch, channels, length)."""
+    return pooling.adaptive_avg_pool(input, output=_output_size("adaptive_avg_pool1d", input, output_size, 1))
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
+    """Means over `output_size` bins of (batch, channels, height, width)."""
+    return pooling.adaptive_avg_pool(input, output=_output_size("adaptive_avg_pool2d", input, output_size, 2))
+
+
+def adaptive_max_pool1d(input: Tensor, output_size: Any) -> Tensor:
+    """Maxima over `output_size` bins of (batch, channels, length)."""
+    return _adaptive_max(input, _output_size("adaptive_max_pool1d", input, output_size, 1))
+
+
+def adaptive_max_pool2d(input: Tensor, output_size: Any) -> Tensor:
+    """Maxima over `output_size` bins of (batch, channels, height, width)."""
+    return _adaptive_max(input, _output_size("adaptive_max_pool2d", input, output_size, 2))
+
+
+def _adaptive_max(x: Tensor, output: tuple[int, ...]) -> Tensor:
+    n = len(output)
+    extents = x.shape[x.ndim - n :]
+    if any(o < 1 for o in output) or any(d < 1 for d in extents):
+        raise ValueError(f"adaptive_max_pool{n}d: {tuple(x.shape)} cannot be pooled to {output}; both have to be 1 or more")
+    if all(d % o == 0 for d, o in zip(extents, output)):
+        kernel = tuple(int(d // o) for d, o in zip(extents, output))
+        return _max_pool(n, x, kernel, None, 0, 1, False, False)
+    # Bins of unequal size, one dimension after the other: the maximum of maxima is the maximum.
+    for k, bins in enumerate(output):
+        axis, extent = x.ndim - n + k, int(extents[k])
+        starts = [i * extent // bins for i in range(bins)]
+        stops = [-(-(i + 1) * extent // bins) for i in range(bins)]
+        x = concatenate(*(x.narrow(axis, a, b - a).amax(axis, keepdim=True) for a, b in zip(starts, stops)), axis=axis)
+    return x

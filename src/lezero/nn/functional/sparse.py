@@ -1,0 +1,44 @@
+"""Lookups by index."""
+
+from __future__ import annotations
+
+from lezero.ops.embedding import embedding as _embedding
+from lezero.ops.indexing import one_hot as _one_hot
+from lezero.tensor import Tensor, no_grad
+
+
+def embedding(
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0
+) -> Tensor:
+    """Rows of `weight` (rows, features) at the indices `input`.
+
+    padding_idx : this row gets no gradient
+    max_norm : rows that are looked up are first scaled down, in place, to this norm
+    """
+    if padding_idx is not None:
+        rows = int(weight.shape[0])
+        if not -rows <= padding_idx < rows:
+            raise ValueError(f"embedding: padding_idx={padding_idx} is not a row of a table of {rows}")
+        padding_idx %= rows
+    if max_norm is not None:
+        with no_grad():
+            _limit_rows(weight, input, max_norm, norm_type)
+    return _embedding(weight, input, padding_idx=padding_idx)
+
+
+def _limit_rows(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
+    from lezero.tensor import where, zeros
+
+    norms = weight.norm(norm_type, 1, keepdim=True)
+    flat = index.reshape(-1)
+    seen = zeros(weight.shape[0], dtype=weight.dtype).scatter_add(0, flat.to("int64"), (flat * 0 + 1).to(weight.dtype))
+    # the small number is the one PyTorch divides by
+    scale = where((norms > max_norm) & (seen.unsqueeze(1) > 0), max_norm / (norms + 1e-7), 1.0)
+    weight.copy_(weight * scale)
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """Int64 zeros with a one at each index: (*) -> (*, num_classes); -1 reads the largest index."""
+    if num_classes == -1:
+        num_classes = int(tensor.max().item()) + 1
+    return _one_hot(tensor, num_classes=num_classes)

@@ -1,0 +1,286 @@
+"""Normalisation layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lezero.graph.dtype import int64
+from lezero.nn import functional as F
+from lezero.nn import init
+from lezero.nn.module import Module
+from lezero.nn.parameter import Parameter, new_buffer, new_parameter
+from lezero.tensor import Tensor, no_grad
+
+
+class _WithStatistics(Module):
+    """Scale, shift and running statistics of channels: what batch and instance normalisation share."""
+
+    ndims: tuple[int, ...]
+    shapes: str
+    weight: Parameter | None
+    bias: Parameter | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__()
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        self.register_parameter("weight", new_parameter(num_features, dtype=dtype) if affine else None)
+        self.register_parameter("bias", new_parameter(num_features, dtype=dtype) if affine else None)
+        tracked = track_running_stats
+        self.register_buffer("running_mean", new_buffer(num_features, dtype=dtype) if tracked else None)
+        self.register_buffer("running_var", new_buffer(num_features, fill=1.0, dtype=dtype) if tracked else None)
+        self.register_buffer("num_batches_tracked", new_buffer(dtype=int64) if tracked else None)
+        if self.weight is not None:
+            init.ones_(self.weight)
+
+    def reset_running_stats(self) -> None:
+        """Back to mean 0, variance 1 and no batches."""
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            with no_grad():
+                self.running_mean.zero_()
+                self.running_var.fill_(1)
+                self.num_batches_tracked.zero_()
+
+    def reset_parameters(self) -> None:
+        self.reset_running_stats()
+        if self.weight is not None and self.bias is not None:
+            init.ones_(self.weight)
+            init.zeros_(self.bias)
+
+    def _channel_axis(self, x: Tensor) -> int:
+        return 1
+
+    def _check(self, x: Tensor) -> None:
+        if x.ndim not in self.ndims or x.shape[self._channel_axis(x)] != self.num_features:
+            raise ValueError(
+                f"{type(self).__name__}: an input {self.shapes} of {self.num_features} channels is needed, got shape {tuple(x.shape)}"
+            )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(_WithStatistics):
+    def forward(self, x: Tensor) -> Tensor:
+        self._check(x)
+        mean, var, training = self.running_mean, self.running_var, self.training
+        momentum: Any = self.momentum
+        if training and self.num_batches_tracked is not None:
+            with no_grad():
+                self.num_batches_tracked.add_(1)
+                if momentum is None:  # the mean over all batches
+                    momentum = 1.0 / self.num_batches_tracked.to(x.dtype)
+        return F.batch_norm(x, mean, var, self.weight, self.bias, training or mean is None, momentum or 0.0, self.eps)
+
+
+class BatchNorm1d(_BatchNorm):
+    """Batch normalisation (Ioffe & Szegedy 2015) of (batch, channels) or (batch, channels, length).
+
+    Parameters
+    ----------
+    num_features : int, the channels
+    eps : float, added to the variance
+    momentum : float or None
+        How far the running statistics move at each batch; None: they are the mean over all batches.
+    affine : bool
+        Whether there are a `weight` (ones at first) and a `bias` (zeros).
+    track_running_stats : bool
+        Whether evaluation uses running statistics; otherwise each batch's own.
+    """
+
+    ndims, shapes = (2, 3), "(batch, channels) or (batch, channels, length)"
+
+
+class BatchNorm2d(_BatchNorm):
+    """Batch normalisation (Ioffe & Szegedy 2015) of (batch, channels, height, width); see :class:`BatchNorm1d`."""
+
+    ndims, shapes = (4,), "(batch, channels, height, width)"
+
+
+class _InstanceNorm(_WithStatistics):
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+
+    def _channel_axis(self, x: Tensor) -> int:
+        return x.ndim - max(self.ndims) + 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check(x)
+        single = x.ndim == min(self.ndims)
+        if single:
+            x = x.unsqueeze(0)
+        own = self.training or not self.track_running_stats
+        y = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, own, self.momentum or 0.0, self.eps)
+        return y.squeeze(0) if single else y
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """Instance normalisation (Ulyanov et al. 2016) of (batch, channels, length) or (channels, length).
+
+    Parameters are those of :class:`BatchNorm1d`, without scale, shift and running statistics unless asked for.
+    """
+
+    ndims, shapes = (2, 3), "(batch, channels, length) or (channels, length)"
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """Instance normalisation of (batch, channels, height, width) or without batch; see :class:`InstanceNorm1d`."""
+
+    ndims, shapes = (3, 4), "(batch, channels, height, width) or (channels, height, width)"
+
+
+class LayerNorm(Module):
+    """Layer normalisation (Ba, Kiros & Hinton 2016) over the last dimensions.
+
+    Parameters
+    ----------
+    normalized_shape : int or ints, the last extents
+    eps : float, added to the variance
+    elementwise_affine, bias : bool
+        Whether there are a `weight` (ones at first) and a `bias` (zeros), of `normalized_shape`.
+    """
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__()
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
+        self.register_parameter("weight", new_parameter(*shape, dtype=dtype) if elementwise_affine else None)
+        self.register_parameter("bias", new_parameter(*shape, dtype=dtype) if elementwise_affine and bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class RMSNorm(Module):
+    """Root-mean-square normalisation (Zhang & Sennrich 2019) over the last dimensions.
+
+    Parameters
+    ----------
+    normalized_shape : int or ints, the last extents
+    eps : float or None, the dtype's machine epsilon unless given
+    elementwise_affine : bool
+        Whether there is a `weight` (ones at first).
+    """
+
+    weight: Parameter | None
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__()
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
+        self.register_parameter("weight", new_parameter(*shape, dtype=dtype) if elementwise_affine else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.weight is not None:
+            init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class GroupNorm(Module):
+    """Group normalisation (Wu & He 2018) of (batch, channels, ...).
+
+    Parameters
+    ----------
+    num_groups, num_channels : int; the groups divide the channels
+    eps : float, added to the variance
+    affine : bool
+        Whether there are a `weight` (ones at first) and a `bias` (zeros) for each channel.
+    """
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def __init__(
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None, dtype: Any = None
+    ):
+        super().__init__()
+        if num_groups < 1 or num_channels % num_groups:
+            raise ValueError(f"GroupNorm: {num_channels} channels are not a multiple of {num_groups} groups")
+        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        self.register_parameter("weight", new_parameter(num_channels, dtype=dtype) if affine else None)
+        self.register_parameter("bias", new_parameter(num_channels, dtype=dtype) if affine else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if self.weight is not None and self.bias is not None:
+            init.ones_(self.weight)
+            init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+
+
+class LocalResponseNorm(Module):
+    """Local response normalisation across channels (Krizhevsky et al. 2012)."""
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

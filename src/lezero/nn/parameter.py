@@ -1,0 +1,67 @@
+"""Tensors that a module owns: trained ones (Parameter) and kept ones (Buffer)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lezero.graph.dtype import as_dtype, default_dtype
+from lezero.tensor import Tensor, empty, from_numpy, make_parameter, tensor
+
+
+def constant_tensor(array: np.ndarray) -> Tensor:
+    """A realised tensor with an array's values, whose extents are never symbols of a recording."""
+    return make_parameter(Tensor, from_numpy(array), False)
+
+
+def new_parameter(*shape: int, dtype: Any = None) -> Parameter:
+    """A parameter of zeros for an initialiser to write; realised, so that making a model runs nothing."""
+    dtype = default_dtype() if dtype is None else as_dtype(dtype)
+    return Parameter(from_numpy(np.zeros(shape, dtype.numpy)))
+
+
+def new_buffer(*shape: int, fill: float = 0.0, dtype: Any = None) -> Tensor:
+    """A tensor for ``register_buffer``, with `fill` everywhere."""
+    dtype = default_dtype() if dtype is None else as_dtype(dtype)
+    return constant_tensor(np.full(shape, fill, dtype.numpy))
+
+
+class Parameter(Tensor):
+    """A tensor that is trained: assigned to an attribute of a Module, it is registered there.
+
+    Parameters
+    ----------
+    data : Tensor or array
+        The initial value; a Tensor is shared, not copied.
+    requires_grad : bool
+        Whether gradients are gathered in ``.grad``; False freezes it.
+    """
+
+    def __init__(self, data: Any = None, requires_grad: bool = True):
+        data = _as_tensor(data)
+        if requires_grad and not data.dtype.differentiable:
+            raise RuntimeError(f"Parameter: only floating and complex tensors are trained, this one is {data.dtype.name}")
+        self.__dict__.update(make_parameter(Tensor, data, requires_grad).__dict__)
+
+    def __repr__(self) -> str:
+        return f"Parameter containing:\n{super().__repr__()}"
+
+
+class Buffer(Tensor):
+    """A tensor that belongs to a module's state and is not trained, registered by assigning it.
+
+    persistent : whether ``state_dict`` holds it.
+    """
+
+    persistent: bool
+
+    def __init__(self, data: Any = None, *, persistent: bool = True):
+        self.__dict__.update(make_parameter(Tensor, _as_tensor(data), False).__dict__)
+        self.persistent = persistent
+
+
+def _as_tensor(data: Any) -> Tensor:
+    if data is None:
+        return empty(0)
+    return data if isinstance(data, Tensor) else tensor(data)

@@ -1,0 +1,157 @@
+"""Pooling layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lezero.nn import functional as F
+from lezero.nn.module import Module
+from lezero.tensor import Tensor
+
+IntOrTuple = int | tuple[int, ...]
+
+
+class _MaxPool(Module):
+    """The largest value in each window.
+
+    Parameters
+    ----------
+    kernel_size : int, or one a dimension
+    stride : likewise; the kernel's size unless given
+    padding : at most half of the kernel; padding never is the maximum
+    dilation : distance between a window's elements
+    return_indices : also return where each maximum is, in the flattened spatial dimensions
+    ceil_mode : keep a last window that reaches over the end
+    """
+
+    def __init__(
+        self,
+        kernel_size: IntOrTuple,
+        stride: IntOrTuple | None = None,
+        padding: IntOrTuple = 0,
+        dilation: IntOrTuple = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
+    ):
+        super().__init__()
+        self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
+        self.padding, self.dilation, self.return_indices, self.ceil_mode = padding, dilation, return_indices, ceil_mode
+
+    def extra_repr(self) -> str:
+        return (
+            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
+            f"ceil_mode={self.ceil_mode}"
+        )
+
+
+class MaxPool1d(_MaxPool):
+    __doc__ = _MaxPool.__doc__
+
+    def forward(self, x: Tensor) -> Any:
+        """(batch, channels, length) -> (batch, channels, windows)"""
+        return F.max_pool1d(
+            x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
+        )
+
+
+class MaxPool2d(_MaxPool):
+    __doc__ = _MaxPool.__doc__
+
+    def forward(self, x: Tensor) -> Any:
+        """(batch, channels, height, width) -> (batch, channels, rows, columns)"""
+        return F.max_pool2d(
+            x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
+        )
+
+
+class AvgPool1d(Module):
+    """The mean of each window of (batch, channels, length); parameters as for :class:`AvgPool2d`."""
+
+    def __init__(
+        self,
+        kernel_size: IntOrTuple,
+        stride: IntOrTuple | None = None,
+        padding: IntOrTuple = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ):
+        super().__init__()
+        self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
+        self.padding, self.ceil_mode, self.count_include_pad = padding, ceil_mode, count_include_pad
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.avg_pool1d(x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class AvgPool2d(Module):
+    """The mean of each window of (batch, channels, height, width).
+
+    Parameters
+    ----------
+    kernel_size, stride, padding : int or (int, int); the stride is the kernel's size unless given
+    ceil_mode : keep a last window that reaches over the end
+    count_include_pad : whether padding counts in what a sum is divided by
+    divisor_override : divide by this instead
+    """
+
+    def __init__(
+        self,
+        kernel_size: IntOrTuple,
+        stride: IntOrTuple | None = None,
+        padding: IntOrTuple = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ):
+        super().__init__()
+        self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
+        self.padding, self.ceil_mode = padding, ceil_mode
+        self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(
+            x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad, self.divisor_override
+        )
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class _Adaptive(Module):
+    def __init__(self, output_size: Any):
+        super().__init__()
+        self.output_size = output_size
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}"
+
+
+class AdaptiveAvgPool1d(_Adaptive):
+    """Means over `output_size` bins of (batch, channels, length)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.adaptive_avg_pool1d(x, self.output_size)
+
+
+class AdaptiveAvgPool2d(_Adaptive):
+    """Means over `output_size` bins of (batch, channels, height, width); None keeps an extent."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(x, self.output_size)
+
+
+class AdaptiveMaxPool1d(_Adaptive):
+    """Maxima over `output_size` bins of (batch, channels, length)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.adaptive_max_pool1d(x, self.output_size)
+
+
+class AdaptiveMaxPool2d(_Adaptive):
+    """Maxima over `output_size` bins of (batch, channels, height, width); None keeps an extent."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.adaptive_max_pool2d(x, self.output_size)

@@ -1,0 +1,92 @@
+"""Layers that rearrange: flattening and padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lezero.nn import functional as F
+from lezero.nn.functional.geometry import per_dimension
+from lezero.nn.module import Module
+from lezero.tensor import Tensor
+
+
+class Flatten(Module):
+    """Dimensions `start_dim` to `end_dim` as one."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1):
+        super().__init__()
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(self.start_dim, self.end_dim)
+
+    def extra_repr(self) -> str:
+        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
+
+class Unflatten(Module):
+    """Dimension `dim` as several, of the given sizes."""
+
+    def __init__(self, dim: int, unflattened_size: Sequence[int]):
+        super().__init__()
+        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unflatten(self.dim, self.unflattened_size)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
+
+
+class _Pad(Module):
+    dims: int
+    mode: str
+
+    def __init__(self, padding: int | Sequence[int]):
+        super().__init__()
+        self.padding = per_dimension(type(self).__name__, "padding", padding, 2 * self.dims)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x, self.padding, self.mode)
+
+    def extra_repr(self) -> str:
+        return str(self.padding)
+
+
+class ConstantPad1d(_Pad):
+    """Padding with a value: (left, right)."""
+
+    dims, mode = 1, "constant"
+
+    def __init__(self, padding: int | Sequence[int], value: float):
+        super().__init__(padding)
+        self.value = value
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x, self.padding, "constant", self.value)
+
+    def extra_repr(self) -> str:
+        return f"padding={self.padding}, value={self.value}"
+
+
+class ConstantPad2d(ConstantPad1d):
+    """Padding with a value: (left, right, top, bottom)."""
+
+    dims = 2
+
+
+def _layers(kind: str, mode: str, what: str) -> tuple[Any, Any]:
+    """The one- and the two-dimensional layer of a mode."""
+    sides = ("(left, right)", "(left, right, top, bottom)")
+    one, two = (
+        type(f"{kind}{n}d", (_Pad,), {"__doc__": f"{what}: {side}.", "__module__": __name__, "dims": n, "mode": mode})
+        for n, side in zip((1, 2), sides)
+    )
+    return one, two
+
+
+ZeroPad1d, ZeroPad2d = _layers("ZeroPad", "constant", "Padding with zeros")
+ReflectionPad1d, ReflectionPad2d = _layers("ReflectionPad", "reflect", "Padding with the mirrored border")
+ReplicationPad1d, ReplicationPad2d = _layers("ReplicationPad", "replicate", "Padding with the outermost values")
+CircularPad1d, CircularPad2d = _layers("CircularPad", "circular", "Padding with the opposite border")

@@ -1,0 +1,384 @@
+"""Normalisation: standardise over some axes, then scale and shift.
+
+Variances are computed from centred values (two passes), and everything in float32 for half precision.  The gradient of
+``xhat = (x - mean) * rstd`` with an upstream g is ``rstd * (g - mean(g) - xhat * mean(g * xhat))`` (Ioffe & Szegedy 2015,
+with the terms collected); it is written with differentiable operations, so second derivatives follow.  Mean and reciprocal
+standard deviation are written the same way wherever they occur, so that the same ones computed twice are found to be one.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from lezero.ops.base import Composite, op
+from lezero.ops.creation import number_of
+from lezero.ops.elementwise import rsqrt
+from lezero.ops.movement import reshape
+from lezero.ops.reduce import mean, sum
+from lezero.ops.rules import along, count, narrow, need_floating, shown, wide, wide_dtype, widen
+
+
+def _centred(x, axes):
+    return x - mean(x, axes=axes, keepdim=True)
+
+
+def _rstd(centred, axes, eps):
+    return rsqrt(mean(centred * centred, axes=axes, keepdim=True) + eps)
+
+
+def _standardize(x, axes, eps):
+    """(xhat, rstd) of a wide operand."""
+    centred = _centred(x, axes)
+    rstd = _rstd(centred, axes, eps)
+    return centred * rstd, rstd
+
+
+def _standardize_gradient(g, xhat, rstd, axes):
+    return rstd * (g - mean(g, axes=axes, keepdim=True) - xhat * mean(g * xhat, axes=axes, keepdim=True))
+
+
+def _numpy_standardize(x, axes, eps):
+    centred = x - x.mean(axes, keepdims=True)
+    return centred / np.sqrt(np.square(centred).mean(axes, keepdims=True) + eps)
+
+
+def _affine(xhat, weight, bias, lay):
+    """Scale and shift; `lay` brings the parameters in a shape that broadcasts."""
+    if weight is not None:
+        xhat = xhat * lay(widen(weight))
+    return xhat if bias is None else xhat + lay(widen(bias))
+
+
+def _numpy_affine(xhat, weight, bias, shape):
+    if weight is not None:
+        xhat = xhat * wide(weight).reshape(shape)
+    return xhat if bias is None else xhat + wide(bias).reshape(shape)
+
+
+def _affine_gradients(dy, xhat, weight, bias, axes):
+    """Those of the parameters that there are, in their own shapes."""
+    grads = []
+    if weight is not None:
+        grads.append(reshape(sum(dy * xhat, axes=axes, keepdim=False), shape=tuple(weight.shape)))
+    if bias is not None:
+        grads.append(reshape(sum(dy, axes=axes, keepdim=False), shape=tuple(bias.shape)))
+    return tuple(grads)
+
+
+def _check(name, x, shape, *parameters):
+    """Floating input, and parameters of the shape they have to have."""
+    need_floating(name, x)
+    for p in parameters:
+        if p is not None and (tuple(p.shape) != tuple(shape) or not p.dtype.is_floating_point):
+            raise ValueError(
+                f"{name}: weight and bias of shape {shown(shape)} are needed, got {p.dtype.name}{shown(p.shape)}"
+            )
+
+
+def _others(x, axis):
+    return tuple(a for a in range(len(x.shape)) if a != axis)
+
+
+# -- over the batch -------------------------------------------------------------------------------------------
+
+
+def _check_channels(name, x, axis):
+    need_floating(name, x)
+    if not 0 <= axis < len(x.shape):
+        raise IndexError(f"{name}: the channel axis {axis} is out of range for shape {shown(x.shape)}")
+
+
+@op("batch_mean")
+class batch_mean(Composite):
+    """The mean of each channel, over all axes but one: shape (channels,), float32 for half precision.
+
+    Parameters
+    ----------
+    x : floating dtype
+    axis : int, the channels' axis
+    """
+
+    attrs = {"axis": 1}
+
+    def infer(x, axis):
+        _check_channels("batch_mean", x, axis)
+        return (x.shape[axis],), wide_dtype(x.dtype)
+
+    def reference(x, axis):
+        return wide(x).mean(_others(x, axis))
+
+    def decompose(x, axis):
+        return reshape(mean(widen(x), axes=_others(x, axis), keepdim=True), shape=(x.shape[axis],))
+
+    def gradient(dy, y, x, axis):
+        return along(dy, axis, len(x.shape)) / number_of(dy, count(x, _others(x, axis)))
+
+
+@op("batch_var")
+class batch_var(Composite):
+    """The variance of each channel, over all axes but one: shape (channels,), float32 for half precision.
+
+    Parameters
+    ----------
+    x : floating dtype
+    axis : int, the channels' axis
+    correction : int
+        The sum of squares is divided by ``count - correction``: 0 is what :data:`batch_norm` divides by, 1 the unbiased
+        estimate that its running variance is made of.
+    """
+
+    attrs = {"axis": 1, "correction": 0}
+    keeps = ("x",)
+
+    def infer(x, axis, correction):
+        _check_channels("batch_var", x, axis)
+        return (x.shape[axis],), wide_dtype(x.dtype)
+
+    def reference(x, axis, correction):
+        return wide(x).var(_others(x, axis), ddof=correction)
+
+    def decompose(x, axis, correction):
+        axes = _others(x, axis)
+        centred = _centred(widen(x), axes)
+        var = reshape(mean(centred * centred, axes=axes, keepdim=True), shape=(x.shape[axis],))
+        return var * _unbiasing(x, axes, correction) if correction else var
+
+    def gradient(dy, y, x, axis, correction):
+        axes = _others(x, axis)
+        scale = 2 * along(dy, axis, len(x.shape)) / number_of(dy, count(x, axes) - correction)
+        return scale * _centred(widen(x), axes)
+
+
+def _unbiasing(x, axes, correction):
+    n = count(x, axes)
+    if n == correction:
+        return float("nan")
+    return number_of(x, n) / number_of(x, n - correction)
+
+
+@op("batch_norm", onnx="BatchNormalization")
+class batch_norm(Composite):
+    """Batch normalisation in training (Ioffe & Szegedy 2015): each channel standardised over the batch, scaled, shifted.
+
+    Parameters
+    ----------
+    x : floating dtype, two or more dimensions
+    weight, bias : (channels,), optional
+    axis : int, the channels' axis
+    eps : float, added to the (biased) variance
+
+    See also
+    --------
+    batch_mean, batch_var : the statistics, for running averages; computed once when recorded beside this.
+    batch_norm_inference : with given statistics.
+    """
+
+    attrs = {"axis": 1, "eps": 1e-5}
+    keeps = ("x", "weight")
+
+    def infer(x, weight=None, bias=None, *, axis, eps):
+        _check_channels("batch_norm", x, axis)
+        _check("batch_norm", x, (x.shape[axis],), weight, bias)
+        return tuple(x.shape), x.dtype
+
+    def reference(x, weight=None, bias=None, *, axis, eps):
+        if x.size == 0:
+            return x
+        lay = [1] * x.ndim
+        lay[axis] = -1
+        return _numpy_affine(_numpy_standardize(wide(x), _others(x, axis), eps), weight, bias, lay)
+
+    def decompose(x, weight=None, bias=None, *, axis, eps):
+        xhat, _ = _standardize(widen(x), _others(x, axis), eps)
+        return narrow(_affine(xhat, weight, bias, lambda p: along(p, axis, len(x.shape))), x.dtype)
+
+    def gradient(dy, y, x, weight=None, bias=None, *, axis, eps):
+        axes, dy = _others(x, axis), widen(dy)
+        xhat, rstd = _standardize(widen(x), axes, eps)
+        g = dy if weight is None else dy * along(widen(weight), axis, len(x.shape))
+        return (_standardize_gradient(g, xhat, rstd, axes), *_affine_gradients(dy, xhat, weight, bias, axes))
+
+
+@op("batch_norm_inference", onnx="BatchNormalization")
+class batch_norm_inference(Composite):
+    """Batch normalisation with given statistics: ``(x - mean) / sqrt(var + eps) * weight + bias``.
+
+    Parameters
+    ----------
+    x : floating dtype
+    mean, var : (channels,)
+    weight, bias : (channels,), optional
+    axis : int, the channels' axis
+    eps : float
+    """
+
+    attrs = {"axis": 1, "eps": 1e-5}
+    keeps = ("x", "mean", "var", "weight")
+
+    def infer(x, mean, var, weight=None, bias=None, *, axis, eps):
+        _check_channels("batch_norm", x, axis)
+        _check("batch_norm", x, (x.shape[axis],), mean, var, weight, bias)
+        return tuple(x.shape), x.dtype
+
+    def reference(x, mean, var, weight=None, bias=None, *, axis, eps):
+        lay = [1] * x.ndim
+        lay[axis] = -1
+        xhat = (wide(x) - wide(mean).reshape(lay)) / np.sqrt(wide(var).reshape(lay) + eps)
+        return _numpy_affine(xhat, weight, bias, lay)
+
+    def decompose(x, mean, var, weight=None, bias=None, *, axis, eps):
+        def lay(p):
+            return along(p, axis, len(x.shape))
+
+        xhat = (widen(x) - lay(widen(mean))) * lay(rsqrt(widen(var) + eps))
+        return narrow(_affine(xhat, weight, bias, lay), x.dtype)
+
+    def gradient(dy, y, x, mean, var, weight=None, bias=None, *, axis, eps):
+        axes, dy = _others(x, axis), widen(dy)
+
+        def lay(p):
+            return along(p, axis, len(x.shape))
+
+        rstd = rsqrt(widen(var) + eps)
+        xhat = (widen(x) - lay(widen(mean))) * lay(rstd)
+        g = (dy if weight is None else dy * lay(widen(weight))) * lay(rstd)
+        dmean = -sum(g, axes=axes, keepdim=False)
+        dvar = -0.5 * rstd * sum(g * xhat, axes=axes, keepdim=False)
+        return (g, dmean, dvar, *_affine_gradients(dy, xhat, weight, bias, axes))
+
+
+# -- over each sample -----------------------------------------------------------------------------------------
+
+
+def _trailing(x, dims):
+    return tuple(range(len(x.shape) - dims, len(x.shape)))
+
+
+def _check_trailing(name, x, dims, *parameters):
+    if not 1 <= dims <= len(x.shape):
+        raise ValueError(f"{name}: the last {dims} dimensions of shape {shown(x.shape)} cannot be normalised")
+    _check(name, x, x.shape[len(x.shape) - dims :], *parameters)
+    return tuple(x.shape), x.dtype
+
+
+@op("layer_norm", onnx="LayerNormalization")
+class layer_norm(Composite):
+    """Layer normalisation (Ba, Kiros & Hinton 2016): the last dimensions of each sample standardised, scaled, shifted.
+
+    Parameters
+    ----------
+    x : floating dtype
+    weight, bias : of the shape of the last `dims` dimensions, optional
+    dims : int
+    eps : float, added to the (biased) variance
+    """
+
+    attrs = {"dims": 1, "eps": 1e-5}
+    keeps = ("x", "weight")
+
+    def infer(x, weight=None, bias=None, *, dims, eps):
+        return _check_trailing("layer_norm", x, dims, weight, bias)
+
+    def reference(x, weight=None, bias=None, *, dims, eps):
+        if x.size == 0:
+            return x
+        return _numpy_affine(_numpy_standardize(wide(x), _trailing(x, dims), eps), weight, bias, x.shape[-dims:])
+
+    def decompose(x, weight=None, bias=None, *, dims, eps):
+        xhat, _ = _standardize(widen(x), _trailing(x, dims), eps)
+        return narrow(_affine(xhat, weight, bias, lambda p: p), x.dtype)
+
+    def gradient(dy, y, x, weight=None, bias=None, *, dims, eps):
+        axes, dy = _trailing(x, dims), widen(dy)
+        xhat, rstd = _standardize(widen(x), axes, eps)
+        g = dy if weight is None else dy * widen(weight)
+        rest = tuple(range(len(x.shape) - dims))
+        return (_standardize_gradient(g, xhat, rstd, axes), *_affine_gradients(dy, xhat, weight, bias, rest))
+
+
+@op("rms_norm", onnx="RMSNormalization")
+class rms_norm(Composite):
+    """Root-mean-square normalisation (Zhang & Sennrich 2019): ``x / sqrt(mean(x**2) + eps) * weight``.
+
+    Parameters
+    ----------
+    x : floating dtype
+    weight : of the shape of the last `dims` dimensions, optional
+    dims : int
+    eps : float
+    """
+
+    attrs = {"dims": 1, "eps": 1e-6}
+    keeps = ("x", "weight")
+
+    def infer(x, weight=None, *, dims, eps):
+        return _check_trailing("rms_norm", x, dims, weight)
+
+    def reference(x, weight=None, *, dims, eps):
+        if x.size == 0:
+            return x
+        x = wide(x)
+        xhat = x / np.sqrt(np.square(x).mean(_trailing(x, dims), keepdims=True) + eps)
+        return _numpy_affine(xhat, weight, None, x.shape[-dims:])
+
+    def decompose(x, weight=None, *, dims, eps):
+        wx = widen(x)
+        return narrow(_affine(wx * _rstd(wx, _trailing(x, dims), eps), weight, None, lambda p: p), x.dtype)
+
+    def gradient(dy, y, x, weight=None, *, dims, eps):
+        axes, dy, x = _trailing(x, dims), widen(dy), widen(x)
+        rstd = _rstd(x, axes, eps)
+        xhat = x * rstd
+        g = dy if weight is None else dy * widen(weight)
+        dx = rstd * (g - xhat * mean(g * xhat, axes=axes, keepdim=True))
+        return (dx, *_affine_gradients(dy, xhat, weight, None, tuple(range(len(x.shape) - dims))))
+
+
+@op("group_norm", onnx="GroupNormalization")
+class group_norm(Composite):
+    """Group normalisation (Wu & He 2018): each group of a sample's channels standardised, channels scaled and shifted.
+
+    Parameters
+    ----------
+    x : (batch, channels, *spatial); floating dtype
+    weight, bias : (channels,), optional
+    groups : int, divides the channels; as many as there are channels is instance normalisation
+    eps : float, added to the (biased) variance
+    """
+
+    attrs = {"groups": 1, "eps": 1e-5}
+    keeps = ("x", "weight")
+
+    def infer(x, weight=None, bias=None, *, groups, eps):
+        if len(x.shape) < 2 or groups < 1 or x.shape[1] % groups != 0:
+            raise ValueError(
+                f"group_norm: an input (batch, channels, ...) with channels a multiple of groups={groups} is needed, got "
+                f"{shown(x.shape)}"
+            )
+        _check("group_norm", x, (x.shape[1],), weight, bias)
+        return tuple(x.shape), x.dtype
+
+    def reference(x, weight=None, bias=None, *, groups, eps):
+        if x.size == 0:
+            return x
+        xhat = _numpy_standardize(wide(x).reshape(x.shape[0], groups, -1), (2,), eps).reshape(x.shape)
+        return _numpy_affine(xhat, weight, bias, (-1,) + (1,) * (x.ndim - 2))
+
+    def decompose(x, weight=None, bias=None, *, groups, eps):
+        xhat, _ = _standardize(_in_groups(widen(x), groups), (2,), eps)
+        xhat = reshape(xhat, shape=tuple(x.shape))
+        return narrow(_affine(xhat, weight, bias, lambda p: along(p, 1, len(x.shape))), x.dtype)
+
+    def gradient(dy, y, x, weight=None, bias=None, *, groups, eps):
+        dy = widen(dy)
+        xhat, rstd = _standardize(_in_groups(widen(x), groups), (2,), eps)
+        g = dy if weight is None else dy * along(widen(weight), 1, len(x.shape))
+        dx = reshape(_standardize_gradient(_in_groups(g, groups), xhat, rstd, (2,)), shape=tuple(x.shape))
+        return (dx, *_affine_gradients(dy, reshape(xhat, shape=tuple(x.shape)), weight, bias, _others(x, 1)))
+
+
+def _in_groups(x, groups):
+    """(batch, groups, everything else)."""
+    return reshape(x, shape=(x.shape[0], groups, prod(x.shape[1:]) // groups))

@@ -1,0 +1,120 @@
+"""Lion and LAMB: newer optimizers, written with ordinary tensor operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lezero.optim.optimizer import Optimizer, ParamsT
+from lezero.optim.recording import counted, hyper, zeros_for
+from lezero.tensor import no_grad, where
+
+
+class Lion(Optimizer):
+    """Lion (Chen et al. 2023): steps by the sign of an interpolation of gradient and momentum.
+
+    Parameters
+    ----------
+    params : parameters, (name, parameter) pairs or groups
+    lr : float
+        Three to ten times smaller than AdamW's.
+    betas : (float, float)
+        The share of the momentum in the step, and how much of it is kept.
+    weight_decay : float
+        Taken from the parameter, times the rate.
+    maximize : bool
+        Go up the gradient.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ):
+        _check("Lion", lr, betas, weight_decay)
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize})
+
+    @no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = self._loss(closure)
+        for group in self.param_groups:
+            active = counted(self.state, group["params"], _begin_lion)
+            if not active:
+                continue
+            lr, decay = hyper(group, "lr"), hyper(group, "weight_decay")
+            beta1, beta2 = hyper(group, "betas", 0), hyper(group, "betas", 1)
+            for p, grad, s in active:
+                grad = -grad if group["maximize"] else grad
+                m = s["exp_avg"]
+                direction = (m * beta1 + grad * (1 - beta1)).sign()
+                p.copy_(p * (1 - lr * decay) - lr * direction)
+                m.copy_(m * beta2 + grad * (1 - beta2))
+        return loss
+
+
+def _begin_lion(p: Any, state: dict[str, Any]) -> None:
+    state["exp_avg"] = zeros_for(p)
+
+
+class LAMB(Optimizer):
+    """LAMB (You et al. 2020): Adam's step, scaled for each parameter by the ratio of its norm to the step's.
+
+    Parameters
+    ----------
+    params : parameters, (name, parameter) pairs or groups
+    lr : float
+    betas : (float, float)
+    eps : float
+    weight_decay : float
+        Added to the step times the parameter, before the ratio is taken.
+    maximize : bool
+        Go up the gradient.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        *,
+        maximize: bool = False,
+    ):
+        _check("LAMB", lr, betas, weight_decay)
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize})
+
+    @no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = self._loss(closure)
+        for group in self.param_groups:
+            active = counted(self.state, group["params"], _begin_lamb)
+            if not active:
+                continue
+            lr, eps, decay = hyper(group, "lr"), hyper(group, "eps"), hyper(group, "weight_decay")
+            beta1, beta2 = hyper(group, "betas", 0), hyper(group, "betas", 1)
+            for p, grad, s in active:
+                grad = -grad if group["maximize"] else grad
+                m, v, t = s["exp_avg"], s["exp_avg_sq"], s["step"]
+                m.copy_(m * beta1 + grad * (1 - beta1))
+                v.copy_(v * beta2 + grad * grad * (1 - beta2))
+                step = (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + eps) + decay * p
+                size, length = p.norm(), step.norm()
+                ratio = where((size > 0) & (length > 0), size / length, 1.0)
+                p.copy_(p - lr * ratio * step)
+        return loss
+
+
+def _begin_lamb(p: Any, state: dict[str, Any]) -> None:
+    state["exp_avg"], state["exp_avg_sq"] = zeros_for(p), zeros_for(p)
+
+
+def _check(name: str, lr: float, betas: tuple[float, float], weight_decay: float) -> None:
+    for key, value in (("lr", lr), ("weight_decay", weight_decay)):
+        if value < 0.0:
+            raise ValueError(f"{name}: {key} is not negative, got {value}")
+    if len(betas) != 2 or not all(0.0 <= b < 1.0 for b in betas):
+        raise ValueError(f"{name}: betas are two numbers from 0 to below 1, got {betas}")

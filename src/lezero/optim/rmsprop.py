@@ -1,0 +1,95 @@
+"""RMSprop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lezero.ops.optimizer import rmsprop_buffer, rmsprop_mean, rmsprop_param, rmsprop_square
+from lezero.optim.optimizer import Optimizer, ParamsT
+from lezero.optim.recording import counted, hyper, zeros_for
+from lezero.runtime.recorder import assign, record
+from lezero.tensor import no_grad
+
+
+class RMSprop(Optimizer):
+    """RMSprop (Tieleman & Hinton 2012): the gradient divided by the root of its moving mean square.
+
+    Parameters
+    ----------
+    params : parameters, (name, parameter) pairs or groups
+    lr : float
+    alpha : float
+        How much of the moving mean is kept at each step.
+    eps : float
+        Added to the divisor.
+    weight_decay : float
+        Added to the gradient times the parameter.
+    momentum : float
+    centered : bool
+        Divide by the deviation instead: the mean gradient's square is taken off (Graves 2013).
+    maximize : bool
+        Go up the gradient.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+        *,
+        maximize: bool = False,
+    ):
+        for name, value in (("lr", lr), ("alpha", alpha), ("eps", eps), ("weight_decay", weight_decay), ("momentum", momentum)):
+            if value < 0.0:
+                raise ValueError(f"RMSprop: {name} is not negative, got {value}")
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "alpha": alpha,
+                "eps": eps,
+                "centered": centered,
+                "weight_decay": weight_decay,
+                "maximize": maximize,
+            },
+        )
+
+    @no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = self._loss(closure)
+        for group in self.param_groups:
+            maximize, centered = group["maximize"], group["centered"]
+
+            def begin(p: Any, s: dict[str, Any], centered: bool = centered, moving: bool = group["momentum"] > 0) -> None:
+                s["square_avg"] = zeros_for(p)
+                if moving:
+                    s["momentum_buffer"] = zeros_for(p)
+                if centered:
+                    s["grad_avg"] = zeros_for(p)
+
+            active = counted(self.state, group["params"], begin)
+            if not active:
+                continue
+            lr, alpha, eps = hyper(group, "lr"), hyper(group, "alpha"), hyper(group, "eps")
+            decay, momentum = hyper(group, "weight_decay"), hyper(group, "momentum")
+            for p, grad, s in active:
+                square = s["square_avg"]
+                assign(square, record(rmsprop_square, (p, grad, square, alpha, decay), (maximize,)))
+                mean = square  # read only where centred
+                if centered:
+                    mean = s["grad_avg"]
+                    assign(mean, record(rmsprop_mean, (p, grad, mean, alpha, decay), (maximize,)))
+                buffer = s.get("momentum_buffer")
+                if buffer is None:
+                    operands = (p, grad, zeros_for(p), square, mean, momentum, eps, decay)
+                    buffer = record(rmsprop_buffer, operands, (centered, maximize))
+                else:
+                    operands = (p, grad, buffer, square, mean, momentum, eps, decay)
+                    assign(buffer, record(rmsprop_buffer, operands, (centered, maximize)))
+                assign(p, record(rmsprop_param, (p, buffer, lr), ()))
+        return loss

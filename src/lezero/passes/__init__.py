@@ -1,0 +1,1 @@
+"""Restructuring passes; ``pipeline.py`` lists them in order."""

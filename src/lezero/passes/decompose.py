@@ -1,0 +1,105 @@
+"""Take coarse operations apart into the primitive ones the scheduler knows.
+
+Element-wise primitives come out with operands of equal shape, in the dtype they are computed in, so that promotion and
+broadcasting are visible as casts and expansions and nothing behind this pass has to know about them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lezero.graph.dim import same
+from lezero.graph.dtype import DType, bool_
+from lezero.graph.node import Graph, Node, with_inputs
+from lezero.ops.base import REGISTRY
+from lezero.ops.expr import Expr
+
+
+def decompose(graph: Graph) -> Graph:
+    """The same graph in primitive operations."""
+    done: dict[Node, Node] = {leaf: leaf for leaf in graph.leaves}
+    for output in graph.outputs:
+        _lower(output, done)
+    return Graph(graph.leaves, tuple(done[n] for n in graph.outputs))
+
+
+def _lower(root: Node, done: dict[Node, Node]) -> None:
+    """Fill `done` for `root` and what it needs (iterative: graphs are deep)."""
+    stack: list[tuple[Node, Node | None]] = [(root, None)]
+    while stack:
+        node, became = stack.pop()
+        if became is not None:  # its decomposition is lowered by now
+            done[node] = done[became]
+            continue
+        if node in done:
+            continue
+        missing = [n for n in node.inputs if n not in done]
+        if missing:
+            stack.append((node, None))
+            stack.extend((n, None) for n in missing)
+            continue
+        inputs = tuple(done[n] for n in node.inputs)
+        if node.op.kind == "elementwise" and node.op.element is not None:
+            _settle(done, node, _elementwise(node, inputs))
+        elif node.op.decompose is not None:
+            apart = node.op.decompose(*(Expr(n) for n in inputs), **node.named_attrs())
+            target = _as(apart, node)
+            stack.append((node, target))
+            stack.append((target, None))
+        else:
+            _settle(done, node, with_inputs(node, inputs))
+
+
+def _settle(done: dict[Node, Node], node: Node, primitive: Node) -> None:
+    done[node] = primitive
+    done[primitive] = primitive
+
+
+def _as(result: Any, node: Node) -> Node:
+    """A decomposition's result, which must be what the operation promised."""
+    if not isinstance(result, Expr):
+        raise AssertionError(f"{node.op.name}: decompose gave {type(result).__name__}")
+    if result.dtype is not node.dtype:
+        result = REGISTRY["cast"](result, dtype=node.dtype)
+    if not _equal(result.shape, node.shape):
+        raise AssertionError(f"{node!r}: decompose gave shape {tuple(result.shape)}")
+    return result.node
+
+
+def _equal(a: tuple, b: tuple) -> bool:
+    return len(a) == len(b) and all(same(x, y) or int(x) == int(y) for x, y in zip(a, b))
+
+
+_HALF = ("float16", "bfloat16")
+
+
+def _elementwise(node: Node, inputs: tuple[Node, ...]) -> Node:
+    op: Any = node.op
+    keep = getattr(op, "keep_dtype", ())
+    movable = tuple(n for i, n in enumerate(node.inputs) if i not in keep)
+    if op.name == "cast":
+        compute: DType | None = None
+    elif op.domain == "bool":
+        compute = bool_
+    else:
+        compute = op.compute_dtype(movable)
+    out = []
+    for i, n in enumerate(inputs):
+        if compute is not None and i not in keep:
+            n = cast_to(n, compute)
+        out.append(expand_to(n, node.shape))
+    dtype = node.dtype
+    made = Node(op, tuple(out), node.attrs, node.shape, dtype, node.device, site=node.site)
+    return made
+
+
+def cast_to(node: Node, dtype: DType) -> Node:
+    if node.dtype is dtype:
+        return node
+    return Node(REGISTRY["cast"], (node,), (dtype,), node.shape, dtype, node.device)
+
+
+def expand_to(node: Node, shape: tuple[int, ...]) -> Node:
+    if len(node.shape) == len(shape) and all(same(a, b) for a, b in zip(node.shape, shape)):
+        return node
+    return Node(REGISTRY["expand"], (node,), (tuple(shape),), tuple(shape), node.dtype, node.device)

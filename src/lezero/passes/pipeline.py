@@ -1,0 +1,47 @@
+"""The restructuring passes, in order.  Read this file first.
+
+Each pass is a function Graph -> Graph that leaves a graph the verifier accepts.  ``lz.explain`` shows the graph before and
+after each of them; ``LEZERO_PASSES=-name,-name`` leaves some out (not ``decompose`` and ``pin_outputs``, which the
+scheduler relies on).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from lezero.graph.node import Graph, verify
+from lezero.passes.decompose import decompose
+from lezero.passes.simplify import eliminate_common, pin_outputs, remove_idle
+
+Pass = Callable[[Graph], Graph]
+
+PIPELINE: tuple[Pass, ...] = (
+    eliminate_common,  # the same call recorded twice, on coarse operations: cheap now, and fewer to take apart
+    decompose,
+    remove_idle,
+    eliminate_common,  # what different operations have in common inside, such as the mean of a variance
+    pin_outputs,
+)
+REQUIRED = frozenset({"decompose", "pin_outputs"})
+
+
+def switched_off() -> frozenset[str]:
+    """Names of the passes LEZERO_PASSES leaves out."""
+    words = os.environ.get("LEZERO_PASSES", "").split(",")
+    return frozenset(w[1:] for w in words if w.startswith("-")) - REQUIRED
+
+
+def restructure(graph: Graph, watch: Callable[[str, Graph], None] | None = None) -> Graph:
+    """Run the pipeline; `watch` is called with each pass's name and the graph after it."""
+    off = switched_off()
+    check = bool(os.environ.get("LEZERO_VERIFY"))
+    for p in PIPELINE:
+        if p.__name__ in off:
+            continue
+        graph = p(graph)
+        if check:
+            verify(graph)
+        if watch is not None:
+            watch(p.__name__, graph)
+    return graph

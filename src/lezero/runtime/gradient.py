@@ -1,0 +1,230 @@
+"""``backward()`` and ``autograd.grad``: the gradient walk over what has been recorded, in this recording and earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import ref
+
+from lezero.autograd.walk import reachable, walk
+from lezero.graph.dim import Dim, evaluate
+from lezero.graph.node import Node
+from lezero.ops.base import REGISTRY
+from lezero.runtime import recorder
+from lezero.runtime.recorder import STATE, Handle, Recording, adopt, import_handle, record
+from lezero.runtime.run import FREED, Past, run_now
+
+_AGAIN = (
+    "the gradient of this value has been taken before, and what it needed was let go: "
+    "use backward(retain_graph=True) the first time to take it again"
+)
+
+
+def _at(rec: Recording, node: Node) -> Handle:
+    """A handle for a node of the recording in progress."""
+    t = recorder.tensor_class.__new__(recorder.tensor_class)
+    t._rec, t._node = rec, node
+    rec.handles.append(ref(t))
+    return t
+
+
+def _of_buffer(buffer: Any, node: Node) -> Handle:
+    t = recorder.tensor_class.__new__(recorder.tensor_class)
+    t._buffer, t._node = buffer, node
+    t._dynamic = tuple(i for i, d in enumerate(node.shape) if type(d) is Dim)
+    return t
+
+
+class _PastValues:
+    """Operands for the nodes of a past recording: stored values, or recorded again from stored ones."""
+
+    def __init__(self, past: Past):
+        self.past = past
+        self.made: dict[Node, Handle] = {}
+
+    def attributes(self, node: Node) -> dict[str, Any]:
+        return dict(zip(node.op.attrs, self._now(node.attrs)))
+
+    def _now(self, attrs: tuple) -> tuple:
+        rec = STATE.recording
+        return tuple(
+            self._now(a) if type(a) is tuple else rec.symbol(evaluate(a.expr, self.past.bindings)) if type(a) is Dim else a
+            for a in attrs
+        )
+
+    def __call__(self, node: Node) -> Handle:
+        made = self.made
+        stack = [node]
+        while stack:
+            n = stack[-1]
+            if n in made:
+                stack.pop()
+                continue
+            buffer = self.past.values.get(n)
+            if buffer is not None:
+                made[n] = _of_buffer(buffer, n)
+                stack.pop()
+                continue
+            missing = [i for i in n.inputs if i not in made]
+            if missing:
+                stack.extend(missing)
+                continue
+            attrs = self._now(n.attrs)
+            made[n] = _source(n, attrs) if not n.inputs else record(n.op, tuple(made[i] for i in n.inputs), attrs)
+            stack.pop()
+        return made[node]
+
+
+def _source(node: Node, attrs: tuple) -> Handle:
+    if node.op.name == "constant":
+        rec = STATE.recording
+        return _at(rec, recorder._constant(rec, attrs[0]))
+    return record(node.op, (), attrs)
+
+
+def gradients(
+    roots: Sequence[Handle],
+    seeds: Sequence[Any],
+    *,
+    create_graph: bool,
+    retain_graph: bool,
+    wanted: Sequence[Handle] | None = None,
+) -> tuple[dict[int, tuple[Handle, Any]], list[Any]]:
+    """Walk back from `roots`.
+
+    Returns the gradients that reached variables (id -> (handle, gradient)) and those of `wanted` (None where unreached).
+    """
+    state = STATE
+    rec = state.recording
+    starts: dict[Node, Any] = {}
+    root_nodes = []
+    for t in roots:
+        if t._history is FREED:
+            raise RuntimeError(f"backward: {_AGAIN}")
+        root_nodes.append(t._node if t._rec is rec else rec.imported.get(id(t)) or import_handle(rec, t))
+    targets: dict[Any, int] = {}
+    for k, t in enumerate(wanted or ()):
+        if t._history is not None and t._history is not FREED and t._rec is None:
+            targets[t._history] = k
+        else:
+            node = t._node if t._rec is rec else rec.imported.get(id(t)) or import_handle(rec, t)
+            targets[rec, node] = k
+    found: list[Any] = [None] * len(wanted or ())
+    variables: dict[int, tuple[Handle, Any]] = {}
+    pending: dict[Any, dict[Node, Any]] = {}
+    grad_mode, in_rule = state.grad_mode, state.in_rule
+    state.grad_mode, state.in_rule = create_graph, True
+    try:
+        for t, node, seed in zip(roots, root_nodes, seeds):
+            if seed is None:
+                seed = REGISTRY["full"](shape=tuple(t.shape), value=1, dtype=t.dtype, like=t)  # type: ignore[attr-defined]
+            starts[node] = seed if node not in starts else starts[node] + seed
+        pending[rec] = starts
+        while pending:
+            here = max(pending, key=lambda p: p.order if isinstance(p, Past) else float("inf"))
+            begin = pending.pop(here)
+            _check_not_freed(here, begin)
+            if isinstance(here, Past):
+                operand: Any = _PastValues(here)
+                attributes: Any = operand.attributes
+            else:
+                operand, attributes = _current(rec), lambda n: dict(zip(n.op.attrs, rec_attrs(rec, n.attrs)))
+
+            def arrived(node: Node, dy: Any, here: Any = here) -> Any:
+                for hook in here.hooks.get(node, {}).values():
+                    replaced = hook(dy)
+                    dy = dy if replaced is None else replaced
+                k = targets.get((here, node))
+                if k is not None:
+                    found[k] = dy if found[k] is None else found[k] + dy
+                return dy
+
+            leaves = walk(begin, operand, arrived, here.variables, attributes)
+            for node, dy in leaves.items():
+                t = here.variables.get(node)
+                if t is None:
+                    continue
+                if t._requires_grad:
+                    for hook in (t._hooks or {}).values():
+                        replaced = hook(dy)
+                        dy = dy if replaced is None else replaced
+                    before = variables.get(id(t))
+                    variables[id(t)] = (t, dy if before is None else before[1] + dy)
+                elif t._history is FREED:
+                    raise RuntimeError(f"backward: {_AGAIN}")
+                elif t._history is not None:
+                    past, past_node = t._history
+                    into = pending.setdefault(past, {})
+                    into[past_node] = dy if past_node not in into else into[past_node] + dy
+            if not retain_graph:
+                here.freed.extend(n for n in begin if n.inputs)
+    finally:
+        state.grad_mode, state.in_rule = grad_mode, in_rule
+    return variables, found
+
+
+def rec_attrs(rec: Recording, attrs: tuple) -> tuple:
+    """Attributes with this recording's extents in their symbols."""
+    if not any(type(a) is tuple or type(a) is Dim for a in attrs):
+        return attrs
+    return tuple(
+        rec_attrs(rec, a) if type(a) is tuple else Dim(evaluate(a.expr, rec.bindings), a.expr) if type(a) is Dim else a
+        for a in attrs
+    )
+
+
+def _current(rec: Recording):
+    made: dict[Node, Handle] = {}
+
+    def operand(node: Node) -> Handle:
+        t = made.get(node)
+        if t is None:
+            t = made[node] = _at(rec, node)
+        return t
+
+    return operand
+
+
+def _check_not_freed(here: Any, begin: dict[Node, Any]) -> None:
+    if not here.freed:
+        return
+    gone = {n for n in reachable(here.freed, here.variables) if n.inputs and n.op.keeps and n not in here.variables}
+    for node in reachable(begin, here.variables):
+        if node in gone:
+            raise RuntimeError(f"backward through {node.op.name}: {_AGAIN}")
+
+
+def backward(root: Handle, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False) -> None:
+    """Add the gradient of `root` to the ``grad`` of every leaf it depends on that requires one."""
+    shape = root.shape  # type: ignore[attr-defined]
+    if gradient is None and any(d != 1 for d in shape):
+        raise RuntimeError(
+            f"backward: the gradient of a tensor of shape {tuple(int(d) for d in shape)} needs a `gradient` of that shape; "
+            "only for a single element is it 1 by itself (did you forget .mean() or .sum()?)"
+        )
+    if not root.requires_grad and root._history is not FREED:  # type: ignore[attr-defined]
+        raise RuntimeError(
+            "backward: this tensor does not depend on anything that requires a gradient "
+            "(a parameter, or requires_grad=True), or it was computed under no_grad()"
+        )
+    if gradient is not None and tuple(gradient.shape) != tuple(shape):
+        raise RuntimeError(f"backward: gradient has shape {tuple(gradient.shape)}, the tensor {tuple(shape)}")
+    _run_pending_accumulation()
+    retain = create_graph if retain_graph is None else retain_graph
+    reached, _ = gradients([root], [gradient], create_graph=create_graph, retain_graph=retain)
+    for t, dy in reached.values():
+        if t._grad is None:
+            t._grad = dy
+        elif create_graph:
+            t._grad = t._grad + dy
+        else:
+            adopt(t._grad, t._grad + dy)
+
+
+def _run_pending_accumulation() -> None:
+    """Gradients not yet realised are about to be added to: run first, so that micro-batches do not pile up in one graph."""
+    rec = STATE.recording
+    if STATE.capture is None and rec.freed and any(
+        t._grad is not None and t._grad._rec is rec for t in rec.variables.values()
+    ):
+        run_now()

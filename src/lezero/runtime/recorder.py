@@ -1,0 +1,510 @@
+"""Recording: what happens when an operation is applied to a tensor.
+
+A recording is a path through a trie of nodes.  Applying an operation compares it with the node that followed last time:
+same operation, attributes and inputs, and the node is used again, without inference.  Otherwise a branch is looked for,
+and last of all a node is made (``_branch``; shape and dtype errors raise here, at the user's own line).
+
+Measured on the reference machine: about 1 µs for a repeated operation, so everything on that path is spelled out.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+from lezero.graph import dim as dims
+from lezero.graph.dim import Dim
+from lezero.graph.dtype import DType, as_dtype, number_dtype
+from lezero.graph.node import Node
+from lezero.hal.buffer import Buffer
+from lezero.ops.base import LEAF, REGISTRY, Op
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+
+MAX_TRIE_NODES = 400_000
+"""The trie is started anew beyond this many nodes (about 250 MB at worst)."""
+MAX_BRANCHES = 128
+"""How many different continuations of one node are remembered; the oldest goes first."""
+MAX_RECORDED = 20_000
+"""A recording is run when it reaches this many operations, so that a forgotten tensor cannot grow it for ever."""
+MAX_RECORDED_BYTES = 1 << 34
+"""A recording is run when the values recorded add up to this many bytes, were all of them stored."""
+
+
+class Handle:
+    """What a user holds: a place in a recording, or a realised value.  ``Tensor`` is this with methods.
+
+    Attributes (defaults on the class keep construction short)
+    ----------
+    _rec, _node : the recording this is a value of, and where in it; ``_rec`` is None for realised values
+    _buffer : the realised value
+    _dynamic : axes whose extents become symbols when a recording uses it
+    _requires_grad : a leaf the gradient is wanted for
+    _history : (Past, node) that a realised value came from, for gradients asked for later
+    _base, _view : the tensor this is a view of, and (operation, attributes) giving it
+    """
+
+    _rec: Recording | None = None
+    _node: Node | None = None
+    _buffer: Buffer | None = None
+    _shape: tuple[int, ...] | None = None
+    _dynamic: tuple[int, ...] = ()
+    _requires_grad = False
+    _grad: Any = None
+    _history: Any = None
+    _base: Handle | None = None
+    _view: tuple[Op, tuple] | None = None
+    _views: list | None = None
+    _hooks: dict | None = None
+    _weak = False
+
+
+class _State(threading.local):
+    """Per thread: the recording in progress and the modes."""
+
+    def __init__(self) -> None:
+        self.recording = Recording()
+        self.grad_mode = True
+        self.in_rule = False  # inside a gradient rule: Python scalars are constants
+        self.capture: Any = None  # the jit capture in progress
+
+
+class Recording:
+    """One run's worth of operations: where it is in the trie, and what it holds of the outside world."""
+
+    __slots__ = (
+        "bindings", "bytes", "count", "freed", "handles", "hooks", "imported", "leaf_handles", "leaf_nodes", "buffers", "scalars",
+        "tail", "variables",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.tail: Node = _trie_root()
+        self.count = 0
+        self.bytes = 0
+        self.bindings: list[int] = []
+        self.handles: list[ref] = []  # of every operation recorded, in order
+        self.imported: dict[int, Node] = {}  # id of a handle -> its leaf
+        self.leaf_handles: list[Handle | None] = []  # in step with leaf_nodes and buffers
+        self.leaf_nodes: list[Node] = []
+        self.buffers: list[Buffer] = []
+        self.scalars: list[tuple[int, Callable[[], Any] | None]] = []  # (position in buffers, where the value comes from)
+        self.variables: dict[Node, Handle] = {}  # leaves (and re-pointed leaves) gradients are accumulated into
+        self.hooks: dict[Node, dict] = {}  # called with the gradient that arrives at a node
+        self.freed: list[Node] = []  # roots whose gradients have been taken
+
+    def symbol(self, n: int) -> int:
+        """The extent `n` as a symbol of this recording; equal extents share one.  0 and 1 are never symbols."""
+        if n < 2:
+            return n
+        try:
+            k = self.bindings.index(n)
+        except ValueError:
+            k = len(self.bindings)
+            if k > 256 and not self.leaf_nodes and not self.count:
+                self.bindings.clear()
+                k = 0
+            self.bindings.append(n)
+        return Dim.symbol(k, n)
+
+    def concrete(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return dims.rehint(shape, self.bindings)
+
+
+_root = Node(LEAF, (), ("root",), (), as_dtype("float32"))
+_trie_size = 0
+trie_resets = 0
+
+
+def _trie_root() -> Node:
+    global _root, _trie_size, trie_resets
+    if _trie_size > MAX_TRIE_NODES:
+        _root = Node(LEAF, (), ("root",), (), as_dtype("float32"))
+        _trie_size = 0
+        trie_resets += 1
+    return _root
+
+
+STATE = _State()
+run_now: Callable[[], None]  # set by runtime.run: runs the recording in progress
+tensor_class: type[Handle] = Handle  # set by lezero.tensor
+
+
+def record(op: Op, operands: tuple, attrs: tuple) -> Any:
+    """Apply `op`: the recorded result as a new Tensor."""
+    state = STATE
+    rec = state.recording
+    imported = rec.imported
+    nodes = []
+    for t in operands:
+        if isinstance(t, Handle):
+            if t._rec is rec:
+                nodes.append(t._node)
+            else:
+                nodes.append(imported.get(id(t)) or import_handle(rec, t))
+        else:
+            nodes.append(import_scalar(rec, t))
+    inputs = tuple(nodes)
+    node = rec.tail.next
+    if (
+        node is None
+        or node.op is not op
+        or node.inputs != inputs
+        or node.grad_mode is not state.grad_mode
+        or (not _same_attrs(rec, node.attrs, attrs) if op.shape_attrs else node.attrs != attrs)
+        or (node.guards and not _guards_hold(rec, node))
+    ):
+        node = _branch(rec, op, inputs, attrs, state.grad_mode)
+    rec.tail = node
+    rec.count += 1
+    t = tensor_class.__new__(tensor_class)
+    t._rec = rec
+    t._node = node
+    rec.handles.append(ref(t))
+    if rec.count >= MAX_RECORDED and state.capture is None and not state.in_rule:
+        run_now()
+    return t
+
+
+def _same_attrs(rec: Recording, ours: tuple, theirs: tuple) -> bool:
+    bindings = rec.bindings
+    for a, b in zip(ours, theirs):
+        if type(a) is tuple:
+            if type(b) is not tuple or len(a) != len(b) or not _same_attrs(rec, a, b):
+                return False
+        elif type(a) is Dim:
+            if type(b) is Dim and b.expr != a.expr:
+                return False
+            if dims.evaluate(a.expr, bindings) != b:
+                return False
+        elif type(b) is Dim or a != b or a.__class__ is not b.__class__:
+            return False
+    return True
+
+
+def _guards_hold(rec: Recording, node: Node) -> bool:
+    return all(dims.holds(g, rec.bindings) for g in node.guards)
+
+
+def _branch(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple, grad_mode: bool) -> Node:
+    """The continuation for an operation that is not what followed last time; made if there is none yet."""
+    tail = rec.tail
+    for node in tail.branches or ():
+        if (
+            node.op is op
+            and node.inputs == inputs
+            and node.grad_mode is grad_mode
+            and (_same_attrs(rec, node.attrs, attrs) if op.shape_attrs else node.attrs == attrs)
+            and _guards_hold(rec, node)
+        ):
+            tail.next = node
+            return node
+    with dims.noting_guards() as guards:
+        seen = tuple(_Hinted(n, rec) for n in inputs) if any(_symbolic(n.shape) for n in inputs) else inputs
+        shape, dtype = op.infer_nodes(seen, attrs)
+    devices = {n.device for n in inputs if n.shape or not n.weak}
+    if len(devices) > 1:
+        raise ValueError(f"{op.name}: operands are on different devices: {', '.join(sorted(devices))}; move them with .to()")
+    tracks = grad_mode and op.differentiable and dtype.differentiable and any(n.tracks for n in inputs)
+    weak = bool(inputs) and op.kind == "elementwise" and all(n.weak for n in inputs)
+    node = Node(op, inputs, attrs, tuple(shape), dtype, next(iter(devices), "cpu"), weak=weak, tracks=tracks, site=_user_site())
+    node.guards = tuple(guards)
+    return _append(rec, node, grad_mode)
+
+
+def _append(rec: Recording, node: Node, grad_mode: bool) -> Node:
+    """Put a new node behind the recording's last."""
+    global _trie_size
+    tail = rec.tail
+    node.grad_mode = grad_mode
+    node.index = tail.index + 1
+    if tail.branches is None:
+        tail.branches = []
+    elif len(tail.branches) >= MAX_BRANCHES:
+        del tail.branches[0]
+    tail.branches.append(node)
+    tail.next = node
+    _trie_size += 1
+    return node
+
+
+def _symbolic(shape: tuple) -> bool:
+    return any(type(d) is Dim for d in shape)
+
+
+class _Hinted:
+    """A node as inference sees it: symbolic extents have this recording's values."""
+
+    __slots__ = ("device", "dtype", "shape", "weak")
+
+    def __init__(self, node: Node, rec: Recording):
+        self.shape, self.dtype, self.weak, self.device = rec.concrete(node.shape), node.dtype, node.weak, node.device
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+def _user_site() -> tuple[str, int] | None:
+    """The innermost line of code outside this package."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_PACKAGE):
+            return file, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+# -- values from outside --------------------------------------------------------------------------------------
+
+
+def import_handle(rec: Recording, t: Handle) -> Node:
+    """The node of a handle that is not (or no longer) part of this recording: a leaf, or a view derived again."""
+    if t._rec is not None and t._rec is not rec:
+        from lezero.runtime.run import run_recording
+
+        run_recording(t._rec)  # another thread recorded it
+    if t._buffer is None:
+        if t._base is not None and t._view is not None:
+            return _derive_again(rec, t)
+        raise RuntimeError("a tensor without a value: it was made by a run that failed")
+    array = t._buffer.array
+    dtype = as_dtype(array.dtype)
+    tracks = t._requires_grad or t._history is not None
+    node = _match_leaf(rec, array.shape, dtype, t._buffer.device, tracks, t._dynamic)
+    rec.imported[id(t)] = node
+    rec.leaf_handles.append(t)
+    rec.leaf_nodes.append(node)
+    rec.buffers.append(t._buffer)
+    if tracks:
+        rec.variables[node] = t
+    return node
+
+
+def _match_leaf(rec: Recording, shape: tuple, dtype: DType, device: str, tracks: bool, dynamic: tuple) -> Node:
+    tail = rec.tail
+    node = tail.next
+    if node is None or not _is_leaf_like(rec, node, shape, dtype, device, tracks, dynamic):
+        for node in tail.branches or ():
+            if _is_leaf_like(rec, node, shape, dtype, device, tracks, dynamic):
+                tail.next = node
+                break
+        else:
+            symbolic = tuple(rec.symbol(n) if i in dynamic else n for i, n in enumerate(shape)) if dynamic else shape
+            node = Node(LEAF, (), ("tensor",), symbolic, dtype, device, tracks=tracks)
+            node.static = not _symbolic(symbolic)
+            _append(rec, node, True)
+    rec.tail = node
+    return node
+
+
+def _is_leaf_like(rec: Recording, node: Node, shape: tuple, dtype: DType, device: str, tracks: bool, dynamic: tuple) -> bool:
+    if node.op is not LEAF or node.attrs != ("tensor",) or node.dtype is not dtype:
+        return False
+    if node.tracks is not tracks or node.device != device or len(node.shape) != len(shape):
+        return False
+    if node.static:
+        return node.shape == shape and not any(shape[i] > 1 for i in dynamic)
+    bindings = rec.bindings
+    before = len(bindings)
+    for axis, (d, n) in enumerate(zip(node.shape, shape)):
+        if type(d) is Dim:
+            k = d.expr[0][0][0][1]
+            if axis in dynamic and n > 1:
+                if k < len(bindings):
+                    if bindings[k] == n:
+                        continue
+                elif k == len(bindings):
+                    bindings.append(n)
+                    continue
+        elif d == n and not (axis in dynamic and n > 1):
+            continue
+        del bindings[before:]
+        return False
+    return True
+
+
+_SCALARS = {bool: "bool", int: "int", float: "float", complex: "complex"}
+
+
+def import_scalar(rec: Recording, value: Any) -> Node:
+    """A Python number: a run-time input, or a constant inside a gradient rule."""
+    kind = type(value)
+    if kind is Dim:
+        return _constant(rec, value)
+    if kind not in _SCALARS:
+        import numpy as np
+
+        if isinstance(value, (np.ndarray, np.generic)):
+            if value.ndim == 0 and value.dtype.kind in "biufc":
+                return import_scalar(rec, value.item())
+            raise TypeError("a NumPy array among tensors: convert it with lz.tensor(array) or lz.from_numpy(array)")
+        for base in (bool, int, float, complex):
+            if isinstance(value, base):
+                return import_scalar(rec, base(value))
+        raise TypeError(f"expected a Tensor or a number, got {type(value).__name__}")
+    if STATE.in_rule:
+        return _constant(rec, value)
+    return scalar_leaf(rec, value, None)
+
+
+def _constant(rec: Recording, value: Any) -> Node:
+    """A number that is part of the structure: from a gradient rule, or a symbolic extent used as a number."""
+    op = REGISTRY["constant"]
+    tail = rec.tail
+    key = value.expr if type(value) is Dim else repr(value)
+    for node in (tail.next, *(tail.branches or ())):
+        if node is not None and node.op is op:
+            theirs = node.attrs[0]
+            if theirs.__class__ is value.__class__ and (theirs.expr if type(theirs) is Dim else repr(theirs)) == key:
+                break
+    else:
+        node = Node(op, (), (value,), (), number_dtype(value), weak=True)
+        _append(rec, node, True)
+    tail.next = node
+    rec.tail = node
+    return node
+
+
+def scalar_leaf(rec: Recording, value: Any, get: Callable[[], Any] | None, weak: bool = True, dtype: DType | None = None) -> Node:
+    """A leaf for a Python number; `get` reads it again when a captured step is called."""
+    import numpy as np
+
+    dtype = dtype or number_dtype(value)
+    attrs = ("scalar",)
+    tail = rec.tail
+    for node in (tail.next, *(tail.branches or ())):
+        if node is not None and node.op is LEAF and node.attrs == attrs and node.dtype is dtype and node.weak is weak:
+            break
+    else:
+        node = Node(LEAF, (), attrs, (), dtype, weak=weak)
+        _append(rec, node, True)
+    tail.next = node
+    rec.tail = node
+    rec.scalars.append((len(rec.buffers), get))
+    rec.leaf_handles.append(None)
+    rec.leaf_nodes.append(node)
+    try:
+        rec.buffers.append(Buffer(np.array(value, dtype.numpy)))
+    except OverflowError:
+        raise OverflowError(f"{value} does not fit in {dtype.name}") from None
+    return node
+
+
+# -- writing through handles ----------------------------------------------------------------------------------
+
+
+def _derive_again(rec: Recording, t: Handle) -> Node:
+    """A view whose base was written to: take it from the base as that is now."""
+    op, attrs = t._view  # type: ignore[misc]
+    fresh = record(op, (t._base,), attrs)
+    adopt(t, fresh)
+    return t._node  # type: ignore[return-value]
+
+
+def adopt(t: Handle, value: Handle) -> None:
+    """Make `t` stand for what `value` stands for, without telling anybody (see ``assign``)."""
+    rec = STATE.recording
+    rec.imported.pop(id(t), None)
+    if value._rec is not rec:  # a realised value: give it a node in this recording
+        value = record(REGISTRY["identity"], (value,), ())
+    t._rec, t._node, t._buffer, t._shape = value._rec, value._node, None, None
+    t._history = None
+    rec.handles.append(ref(t))
+
+
+def assign(t: Handle, value: Handle) -> None:
+    """Point `t` at a new value of the same shape and dtype, and carry the write through to what it is a view of."""
+    state = STATE
+    if t._requires_grad and state.grad_mode:
+        raise RuntimeError(
+            "an in-place operation on a leaf that requires a gradient: wrap it in `with lz.no_grad():` "
+            "(or work on t.detach(), which shares the value)"
+        )
+    if t._requires_grad:
+        node = value._node if value._rec is state.recording else None
+        if node is None or node.op.name != "variable":
+            value = _as_variable(value)
+    adopt(t, value)
+    if t._requires_grad:
+        state.recording.variables[t._node] = t  # type: ignore[index]
+    _stale_views(t, None)
+    base = t._base
+    came_from = t
+    while base is not None:
+        updated = _write_back(base, came_from)
+        if base._requires_grad:
+            if state.grad_mode:
+                raise RuntimeError("a write through a view of a leaf that requires a gradient: use `with lz.no_grad():`")
+            updated = _as_variable(updated)
+        adopt(base, updated)
+        if base._requires_grad:
+            state.recording.variables[base._node] = base  # type: ignore[index]
+        _stale_views(base, came_from)
+        came_from, base = base, base._base
+
+
+def _as_variable(value: Handle) -> Handle:
+    """A leaf boundary: gradients stop here (see ``variables``)."""
+    state = STATE
+    rec = state.recording
+    op = REGISTRY["variable"]
+    source = value._node if value._rec is rec else rec.imported.get(id(value)) or import_handle(rec, value)
+    inputs = (source,)
+    tail = rec.tail
+    for node in (tail.next, *(tail.branches or ())):
+        if node is not None and node.op is op and node.inputs == inputs:
+            break
+    else:
+        node = Node(op, inputs, (), source.shape, source.dtype, source.device, tracks=True)  # type: ignore[union-attr]
+        _append(rec, node, True)
+    tail.next = node
+    rec.tail = node
+    rec.count += 1
+    t = tensor_class.__new__(tensor_class)
+    t._rec, t._node = rec, node
+    return t
+
+
+def _write_back(base: Handle, view: Handle) -> Handle:
+    """The base's new value after its view was written to."""
+    op, attrs = view._view  # type: ignore[misc]
+    rule = WRITE_BACK.get(op.name)
+    if rule is None:
+        raise RuntimeError(f"{op.name} gives a view that cannot be written through; write to the tensor itself")
+    return rule(base, view, **dict(zip(op.attrs, attrs)))
+
+
+WRITE_BACK: dict[str, Callable[..., Any]] = {}
+"""View operation -> (base, view with its new value, **attrs) -> the base's new value; filled by lezero.tensor."""
+
+
+def _stale_views(t: Handle, fresh: Handle | None) -> None:
+    """Views of `t`, except `fresh`, must be derived again when next used."""
+    if not t._views:
+        return
+    alive = []
+    for r in t._views:
+        view = r()
+        if view is None:
+            continue
+        alive.append(r)
+        if view is not fresh:
+            STATE.recording.imported.pop(id(view), None)
+            view._rec = view._buffer = view._shape = view._history = None
+            _stale_views(view, None)
+    t._views = alive
+
+
+def note_view(view: Handle, base: Handle, op: Op, attrs: tuple) -> None:
+    """Remember that writing through `view` writes to `base`."""
+    view._base, view._view = base, (op, attrs)
+    if base._views is None:
+        base._views = []
+    elif len(base._views) > 16:
+        base._views = [r for r in base._views if r() is not None]
+    base._views.append(ref(view))

@@ -1,0 +1,614 @@
+"""Kernel boundaries: which nodes are computed together.
+
+A :class:`Group` becomes one kernel.  It has loop variables over the shape of its *full* values; where it reduces, the
+variables fall into kept and reduced ones, results of the reductions are *row* values, and full values may use row values
+again (softmax: a maximum, a sum and a quotient, all in one group).  The rule for membership is one: a node may join a
+group if it reads every member at exactly the element that the group computes in the same iteration, and everything else
+from memory.  ``may_join`` answers what is legal; ``wants_join`` what is wise; ``refusals`` keeps the reasons for ``explain``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from lezero.graph.dim import same
+from lezero.graph.node import Graph, Node
+from lezero.ops.base import REGISTRY
+from lezero.schedule.index import TRUE, Ix, Mask, Var
+from lezero.schedule.layout import Order, _Seen, linear, row_major
+
+MAX_NODES = 64
+MAX_ACCESSES = 30
+MAX_INLINE = 48
+
+
+@dataclass(eq=False)
+class Group:
+    """Nodes computed by one kernel.
+
+    kind : "loops", "contraction" (matrix product or convolution with element-wise work behind it) or "opaque"
+    variables : one for each dimension of the full shape, in logical order
+    reduced : names of the reduced variables, None while nothing is reduced
+    style : how a reduction is computed: "row" (vector over reduced), "lane" (vector over kept, reduced variables in serial
+        loops), "split" (partial results by task, then a combine phase)
+    index : node -> the element it is computed at in an iteration
+    level : node -> the stage it is computed in; a reduction's result is there from the next stage on
+    """
+
+    number: int
+    kind: str
+    shape: tuple[int, ...]
+    variables: tuple[Var, ...]
+    nodes: list[Node] = field(default_factory=list)
+    reduced: frozenset[str] | None = None
+    style: str = ""
+    index: dict[Node, tuple[Ix, ...]] = field(default_factory=dict)
+    level: dict[Node, int] = field(default_factory=dict)
+    row: set[Node] = field(default_factory=set)
+    outer: set[Node] = field(default_factory=set)  # results of summing row values, and what is computed from them
+    reads: set[Node] = field(default_factory=set)  # nodes of other groups, and leaves
+    ancestors: int = 0
+
+    @property
+    def bit(self) -> int:
+        return 1 << self.number
+
+    def names(self) -> list[str]:
+        return [n.op.name for n in self.nodes]
+
+
+@dataclass
+class Access:
+    """A value read from memory (or a member) at a position, where `mask` holds."""
+
+    node: Node
+    position: tuple[Ix, ...]
+    mask: Mask | None
+
+
+class Grouping:
+    """Assigns every computed node of a primitive graph to a group."""
+
+    def __init__(self, graph: Graph, orders: dict[Node, Order], threads: int):
+        self.graph, self.orders, self.threads = graph, orders, threads
+        self.groups: list[Group] = []
+        self.group_of: dict[Node, Group] = {}
+        self.refusals: list[tuple[Node, Group, str]] = []
+        self._inline: dict[Node, int] = {}
+        outputs = set(graph.outputs)
+        order = graph.nodes()
+        self.users: dict[Node, list[Node]] = graph.consumers()
+        self._in_memory = {m for n in order if n.op.kind in ("contraction", "opaque") for m in in_memory(n)}
+        self._rank = {n: i for i, n in enumerate(order)}
+        for node in order:
+            kind = node.op.kind
+            if kind == "leaf":
+                continue
+            if kind == "view":
+                if node in outputs:
+                    self._place(node)
+                continue
+            if self.inline(node) and node not in outputs:
+                continue
+            self._place(node)
+
+    # -- inlining ----------------------------------------------------------------------------------------------
+
+    def inline(self, node: Node) -> bool:
+        """Whether a node is computed wherever it is used: it comes from nothing but sources and single numbers."""
+        return node not in self._in_memory and self._inline_size(node) <= MAX_INLINE
+
+    def _inline_size(self, node: Node) -> int:
+        have = self._inline.get(node)
+        if have is not None:
+            return have
+        kind = node.op.kind
+        if kind == "leaf":
+            size = 0 if not node.shape else 1 << 20
+        elif kind in ("source", "elementwise", "view"):
+            # inputs come first in topological order, so their sizes are known
+            size = 1 + sum(self._inline.get(n) if n in self._inline else self._inline_size(n) for n in node.inputs)  # type: ignore[misc]
+            if kind == "source":
+                size = min(size, MAX_INLINE)
+        else:
+            size = 1 << 20
+        self._inline[node] = size
+        return size
+
+    # -- accesses ----------------------------------------------------------------------------------------------
+
+    def accesses(self, node: Node, position: tuple[Ix, ...]) -> list[Access]:
+        """What a node reads to compute its element at `position`, looking through views and inlined nodes."""
+        out: list[Access] = []
+        if node.op.kind == "view":
+            self._reach(node, position, None, out)
+        else:
+            for x in node.inputs:
+                self._reach(x, position, None, out)
+        return out
+
+    def _reach(self, node: Node, position: tuple[Ix, ...], mask: Mask | None, out: list[Access]) -> None:
+        if node.op.kind == "view" and node not in self.group_of:
+            for k, at, m in pieces(node, position):
+                both = m if mask is None else mask if m is None else mask & m
+                self._reach(node.inputs[k], at, both, out)
+                for ix in at:
+                    self._reads(ix, out)
+            return
+        if node.op.kind == "leaf" or not self.inline(node):
+            out.append(Access(node, position, mask))
+            return
+        for x in node.inputs:
+            self._reach(x, position if x.ndim == len(position) else (), mask, out)
+
+    def _reads(self, ix: Ix, out: list[Access]) -> None:
+        for a, _ in ix.terms.values():
+            self._atom_reads(a, out)
+
+    def _atom_reads(self, a: Any, out: list[Access]) -> None:
+        if isinstance(a, Var):
+            return
+        if a[0] == "read":
+            self._reach(a[1], a[2], None, out)
+            for ix in a[2]:
+                self._reads(ix, out)
+            return
+        for part in a[1:]:
+            if isinstance(part, Ix):
+                self._reads(part, out)
+
+    # -- placing -----------------------------------------------------------------------------------------------
+
+    def _place(self, node: Node) -> None:
+        if node.op.kind in ("contraction", "opaque"):
+            self._new(node)
+            return
+        for group in self._candidates(node):
+            why = self._try(group, node)
+            if why is None:
+                self._merge_inputs(group, node)
+                return
+            self.refusals.append((node, group, why))
+        self._new(node)
+
+    def _candidates(self, node: Node) -> list[Group]:
+        """Groups a node might join: those it reads from, latest first, then those that read the same values."""
+        position = tuple(Ix.of(Var(f"p{k}", d)) for k, d in enumerate(_space(node)))
+        near: dict[int, Group] = {}
+        read = self.accesses(node, position)
+        for a in read:
+            g = self.group_of.get(a.node)
+            if g is not None:
+                near[g.number] = g
+        found = [near[k] for k in sorted(near, reverse=True)]
+        beside: dict[int, Group] = {}
+        large = [a.node for a in read if a.node.ndim and int(prod(a.node.shape)) >= 256]
+        for m in large:
+            for g in self.groups[-24:]:
+                if g.number not in near and g.kind == "loops" and m in g.reads:
+                    beside[g.number] = g
+        return found + [beside[k] for k in sorted(beside, reverse=True)]
+
+    def _new(self, node: Node) -> Group:
+        shape = _space(node)
+        group = Group(
+            number=len(self.groups),
+            kind=node.op.kind if node.op.kind in ("contraction", "opaque") else "loops",
+            shape=shape,
+            variables=tuple(Var(f"i{k}", d) for k, d in enumerate(shape)),
+        )
+        self.groups.append(group)
+        if group.kind == "loops":
+            why = self._try(group, node)
+            assert why is None, why
+        else:
+            position = tuple(Ix.of(v) for v in group.variables)
+            self._admit(group, node, position, 0, [Access(x, (), None) for x in self._operands(node)])
+        return group
+
+    def _operands(self, node: Node) -> list[Node]:
+        """Nodes in memory behind a contraction's or an opaque operation's inputs (views are copied or strided)."""
+        out: list[Access] = []
+        for x in node.inputs:
+            self._reach(x, tuple(Ix.of(Var(f"q{k}", d)) for k, d in enumerate(x.shape)), None, out)
+        return [a.node for a in out]
+
+    def _admit(self, group: Group, node: Node, index: tuple[Ix, ...], level: int, read: list[Access]) -> None:
+        group.nodes.append(node)
+        group.index[node] = index
+        group.level[node] = level
+        self.group_of[node] = group
+        group.reads.discard(node)
+        added = 0
+        for a in read:
+            other = self.group_of.get(a.node)
+            if other is group:
+                continue
+            group.reads.add(a.node)
+            if other is not None:
+                added |= other.ancestors | other.bit
+        if added & ~group.ancestors:
+            group.ancestors |= added
+            for g in self.groups:
+                if g.ancestors & group.bit:
+                    g.ancestors |= group.ancestors
+
+    def _try(self, group: Group, node: Node) -> str | None:
+        """Join if that is legal and wise; the reason if not."""
+        if group.kind == "opaque":
+            return "a kernel of its own"
+        if len(group.nodes) >= MAX_NODES:
+            return f"the kernel has {MAX_NODES} operations already"
+        if node.op.kind == "reduce":
+            return self._try_reduce(group, node)
+        last = "shapes differ"
+        for where, index in self._places(group, node):
+            last_reason, read, level = self._check(group, node, index, where)
+            if last_reason is None:
+                self._admit(group, node, index, level, read)
+                if where == "row":
+                    group.row.add(node)
+                elif where == "outer":
+                    group.outer.add(node)
+                return None
+            last = last_reason
+        return last
+
+    def _places(self, group: Group, node: Node) -> list[tuple[str, tuple[Ix, ...]]]:
+        """Where in a group's iteration an element-wise node could be computed."""
+        places = []
+        n = prod(node.shape)
+        if same(n, prod(group.shape)):
+            places.append(("full", _reshaped(group.shape, tuple(Ix.of(v) for v in group.variables), node.shape)))
+        if group.reduced is not None:
+            kept = [v for v in group.variables if v.name not in group.reduced]
+            if same(n, prod(v.extent for v in kept)):
+                shape = tuple(v.extent for v in kept)
+                places.append(("row", _reshaped(shape, tuple(Ix.of(v) for v in kept), node.shape)))
+            if group.outer and same(n, 1):
+                places.append(("outer", tuple(Ix.of(0) for _ in node.shape)))
+        return places
+
+    def _check(self, group: Group, node: Node, index: tuple[Ix, ...], where: str) -> tuple[str | None, list[Access], int]:
+        read = self.accesses(node, index)
+        level = 0
+        touched = False
+        for a in read:
+            if self.group_of.get(a.node) is group:
+                touched = True
+                if a.mask is not None and a.mask is not TRUE:
+                    return f"it reads {a.node.op.name} behind a mask", read, 0
+                if a.node in group.outer:
+                    if where != "outer":
+                        return f"{a.node.op.name} is only there when all rows are done", read, 0
+                    continue
+                if where == "outer":
+                    return "it is computed before the rows are summed", read, 0
+                if not _equal(a.position, group.index[a.node]):
+                    return f"it reads {a.node.op.name} at another element than the loop computes", read, 0
+                if a.node in group.row:
+                    if where == "full" and group.style == "split":
+                        return f"{a.node.op.name} is only there after the combine phase", read, 0
+                    level = max(level, group.level[a.node])
+                elif where == "row":
+                    return "a row value cannot be made of a single element", read, 0
+                else:
+                    level = max(level, group.level[a.node])
+            else:
+                other = self.group_of.get(a.node)
+                if other is not None and other.ancestors & group.bit:
+                    return f"{a.node.op.name} needs this kernel's result first", read, 0
+        if where == "outer" and not touched:
+            return "nothing of this kernel is read", read, 0
+        if len(group.reads | {a.node for a in read}) + len(group.nodes) > 3 * MAX_ACCESSES or len(group.reads) > MAX_ACCESSES:
+            return "too many arrays for one kernel", read, 0
+        if group.kind == "contraction":
+            why = self._epilogue(group, node, read, where)
+            if why is not None:
+                return why, read, 0
+        return None, read, level
+
+    def _epilogue(self, group: Group, node: Node, read: list[Access], where: str) -> str | None:
+        """Whether element-wise work can follow a contraction tile by tile."""
+        root = group.nodes[0]
+        if root.op.name not in ("dot", "conv2d"):
+            return "gradients of convolutions are stored as they are"
+        if where != "full" or (len(node.shape) != len(root.shape) and root.op.name != "dot"):
+            return "only element-wise work of the product's shape follows a tile"
+        if any(self.inline(x) and x.op.kind != "leaf" and _has_position(x) for x in node.inputs):
+            return "positions are not known inside a tile"
+        if node.dtype.is_complex or any(a.node.dtype.is_complex for a in read):
+            return "complex numbers"
+        if self.orders[node] != (self.orders[root] if root.op.name != "dot" else row_major(node.ndim)):
+            return "another memory layout"
+        last = group.variables[self.orders[root][-1]].name
+        for a in read:
+            if self.group_of.get(a.node) is group:
+                continue
+            if a.mask is not None and a.mask is not TRUE:
+                return "a masked read"
+            e = linear(a.position, a.node.shape, self.orders[a.node]).affine()
+            if e is None or not (same(e.get(last, 0), 0) or same(e.get(last, 0), 1)):
+                return f"{a.node.op.name} is not contiguous along the tile's columns"
+            if group.nodes[0].op.name != "dot" and not _pixelwise(e, group, self.orders[root]):
+                return f"{a.node.op.name} does not follow the convolution's pixels"
+        return None
+
+    def _try_reduce(self, group: Group, node: Node) -> str | None:
+        x = node.inputs[0]
+        axes, keepdim = node.attrs[0], node.attrs[1]
+        if group.kind == "contraction":
+            return "a reduction does not follow a contraction's tiles"
+        if node.dtype.is_complex:
+            return None if not group.nodes and self._first_reduce(group, node) else "complex numbers"
+        if group.reduced is not None and self._try_outer(group, node):
+            return None
+        if not same(prod(x.shape), prod(group.shape)):
+            return "it reduces another shape"
+        position = _reshaped(group.shape, tuple(Ix.of(v) for v in group.variables), x.shape)
+        split = _variables_of(position, axes)
+        if split is None:
+            return "its axes do not line up with the loops"
+        reduced, _ = split
+        if not group.nodes and not reduced:
+            reduced = frozenset()
+        if group.reduced is not None and reduced != group.reduced:
+            return "the kernel reduces other axes"
+        wide = [n for n in group.nodes if n not in group.row]
+        if group.reduced is None and not reduced and group.nodes:
+            return "it reduces over nothing"
+        out: list[Access] = []
+        self._reach(x, position, None, out)
+        level = 0
+        for a in out:
+            if self.group_of.get(a.node) is group:
+                if a.mask is not None and a.mask is not TRUE or not _equal(a.position, group.index[a.node]):
+                    return f"it reads {a.node.op.name} at another element than the loop computes"
+                if a.node in group.outer:
+                    return f"{a.node.op.name} is only there when all rows are done"
+                level = max(level, group.level[a.node])
+            else:
+                other = self.group_of.get(a.node)
+                if other is not None and other.ancestors & group.bit:
+                    return f"{a.node.op.name} needs this kernel's result first"
+        if level and group.style == "split":
+            return "its input is only there after the combine phase"
+        if len(group.reads | {a.node for a in out}) > MAX_ACCESSES:
+            return "too many arrays for one kernel"
+        if group.reduced is None:
+            style = self._style(group, reduced, node)
+            if style == "split" and any(group.level[n] for n in wide):
+                return "values that wait for another reduction"
+            group.reduced, group.style = reduced, style
+        kept = tuple(p for i, p in enumerate(position) if i not in axes)
+        index = tuple(Ix.of(0) if i in axes else p for i, p in enumerate(position)) if keepdim else kept
+        self._admit(group, node, index, level + 1, out)
+        group.row.add(node)
+        return None
+
+    def _first_reduce(self, group: Group, node: Node) -> bool:
+        """A complex reduction starts a group of its own, in which one thread takes a row."""
+        x = node.inputs[0]
+        position = tuple(Ix.of(v) for v in group.variables)
+        split = _variables_of(position, node.attrs[0])
+        assert split is not None
+        group.reduced, group.style = split[0], "lane"
+        out: list[Access] = []
+        self._reach(x, position, None, out)
+        kept = tuple(p for i, p in enumerate(position) if i not in node.attrs[0])
+        index = tuple(Ix.of(0) if i in node.attrs[0] else p for i, p in enumerate(position)) if node.attrs[1] else kept
+        self._admit(group, node, index, 1, out)
+        group.row.add(node)
+        return True
+
+    def _try_outer(self, group: Group, node: Node) -> bool:
+        """A reduction of row values over all rows becomes the combine phase (the mean of a loss)."""
+        x = node.inputs[0]
+        if group.style not in ("row", "lane") or len(node.attrs[0]) != x.ndim or node.op.reduction not in ("sum", "max", "min", "prod"):  # type: ignore[attr-defined]
+            return False
+        kept = [v for v in group.variables if v.name not in group.reduced]  # type: ignore[operator]
+        if not kept or not same(prod(x.shape), prod(v.extent for v in kept)) or same(prod(x.shape), 1):
+            return False
+        position = _reshaped(tuple(v.extent for v in kept), tuple(Ix.of(v) for v in kept), x.shape)
+        out: list[Access] = []
+        self._reach(x, position, None, out)
+        if not any(self.group_of.get(a.node) is group for a in out):
+            return False
+        for a in out:
+            mine = self.group_of.get(a.node) is group
+            if mine and (a.node not in group.row or not _equal(a.position, group.index[a.node])):
+                return False
+            other = self.group_of.get(a.node)
+            if not mine and other is not None and other.ancestors & group.bit:
+                return False
+        self._admit(group, node, tuple(Ix.of(0) for _ in node.shape), 1 << 20, out)
+        group.outer.add(node)
+        return True
+
+    def _style(self, group: Group, reduced: frozenset[str], node: Node) -> str:
+        """How to compute a reduction, from the sizes seen when the schedule is made (right for any, quick for these)."""
+        kept = [v for v in group.variables if v.name not in reduced]
+        rows = int(prod(v.extent for v in kept))
+        size = int(prod(v.extent for v in group.variables if v.name in reduced))
+        order = self._loop_order(group)
+        inner = next((v for v in reversed(order) if v.extent != 1), None)
+        if node.op.reduction in ("argmax", "argmin"):  # type: ignore[attr-defined]
+            return "lane" if inner is not None and inner.name not in reduced and size <= 1 << 14 or size <= 8 else "row"
+        if inner is not None and inner.name in reduced:
+            if size <= 16 and rows >= 64:
+                return "lane"
+            if rows < 4 * self.threads and size >= 8192:
+                return "split"
+            return "row"
+        if size <= 64 or rows >= 512 * self.threads:
+            return "lane"
+        return "split"
+
+    def _loop_order(self, group: Group) -> list[Var]:
+        return loop_order(group, self.orders)
+
+    def _merge_inputs(self, group: Group, node: Node) -> None:
+        """Bring in other groups the node reads from, when they can be computed in the same loops."""
+        if group.kind != "loops":
+            return
+        others = {self.group_of[a].number for a in group.reads if a in self.group_of}
+        for number in sorted(others):
+            other = self.groups[number]
+            if other is group or other.kind != "loops" or not other.nodes:
+                continue
+            if len(group.nodes) + len(other.nodes) > MAX_NODES:
+                continue
+            self._merge(group, other)
+
+    def _merge(self, group: Group, other: Group) -> bool:
+        """Move everything of `other` into `group`; leaves both as they were if that does not work."""
+        for g in self.groups:
+            if g is group or g is other:
+                continue
+            if (g.ancestors & other.bit and group.ancestors & g.bit) or (g.ancestors & group.bit and other.ancestors & g.bit):
+                return False
+        if other.outer or (other.reduced is not None and group.reduced is not None and other.style != group.style):
+            return False
+        saved = _save(group), _save(other), [g.ancestors for g in self.groups]
+        members = sorted(group.nodes + other.nodes, key=self._rank.__getitem__)
+        fresh = Group(group.number, "loops", group.shape, group.variables)
+        mine, theirs = list(group.nodes), list(other.nodes)
+        for n in mine + theirs:
+            del self.group_of[n]
+        _load(group, _save(fresh))
+        old_bit = other.bit
+        _load(other, _save(Group(other.number, "loops", other.shape, other.variables)))
+        for g in self.groups:
+            if g.ancestors & old_bit:
+                g.ancestors |= group.bit
+        group.ancestors = (saved[0][-1] | saved[1][-1]) & ~old_bit & ~group.bit
+        for n in members:
+            if self._try(group, n) is not None:
+                for m in mine + theirs:
+                    self.group_of.pop(m, None)
+                _load(group, saved[0])
+                _load(other, saved[1])
+                for g, a in zip(self.groups, saved[2]):
+                    g.ancestors = a
+                for m in mine:
+                    self.group_of[m] = group
+                for m in theirs:
+                    self.group_of[m] = other
+                return False
+        for g in self.groups:
+            g.ancestors &= ~old_bit
+        return True
+
+
+def in_memory(node: Node) -> list[Node]:
+    """The nodes a contraction or an opaque operation reads from memory."""
+    found = []
+    for x in node.inputs:
+        while x.op.kind == "view":
+            x = x.inputs[0]
+        found.append(x)
+    return found
+
+
+_FIELDS = ("nodes", "reduced", "style", "index", "level", "row", "outer", "reads", "ancestors")
+
+
+def _save(group: Group) -> tuple:
+    return tuple(_copied(getattr(group, f)) for f in _FIELDS)
+
+
+def _load(group: Group, saved: tuple) -> None:
+    for f, v in zip(_FIELDS, saved):
+        setattr(group, f, _copied(v))
+
+
+def _copied(v: Any) -> Any:
+    return v.copy() if isinstance(v, (list, dict, set)) else v
+
+
+def _space(node: Node) -> tuple[int, ...]:
+    return node.inputs[0].shape if node.op.kind == "reduce" else node.shape
+
+
+def pieces(node: Node, position: tuple[Ix, ...]) -> list[tuple[int, tuple[Ix, ...], Mask | None]]:
+    """Where a view's element at `position` comes from."""
+    rule = node.op.index
+    assert rule is not None, node.op.name
+    out = []
+    for k, at, mask in rule(node.shape, position, *(_Seen(x) for x in node.inputs), **node.named_attrs()):
+        if mask is TRUE:
+            mask = None
+        if mask is not None and mask.parts == (False,):
+            continue
+        out.append((k, tuple(Ix.of(p) for p in at), mask))
+    return out
+
+
+def _reshaped(shape: tuple[int, ...], position: tuple[Ix, ...], to: tuple[int, ...]) -> tuple[Ix, ...]:
+    """The position in shape `to` of the element at `position` of `shape`, row-major."""
+    if len(shape) == len(to) and all(same(a, b) for a, b in zip(shape, to)):
+        return position
+    rule = REGISTRY["reshape"].index
+    assert rule is not None
+    ((_, at, _),) = rule(shape, position, _Shape(to), shape=shape)
+    return tuple(Ix.of(p) for p in at)
+
+
+class _Shape:
+    __slots__ = ("shape",)
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.shape = shape
+
+
+def _equal(a: tuple[Ix, ...], b: tuple[Ix, ...]) -> bool:
+    return len(a) == len(b) and all(x.same(y) for x, y in zip(a, b))
+
+
+def _variables_of(position: tuple[Ix, ...], axes: tuple[int, ...]) -> tuple[frozenset[str], frozenset[str]] | None:
+    """Names of the variables in the reduced and in the other positions, None if they overlap."""
+    reduced: set[str] = set()
+    kept: set[str] = set()
+    for i, p in enumerate(position):
+        (reduced if i in axes else kept).update(p.variables())
+    return None if reduced & kept else (frozenset(reduced), frozenset(kept))
+
+
+def _has_position(node: Node) -> bool:
+    """Whether an inlined node's value depends on where it is (and not only on single numbers)."""
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n.op.kind == "source" and n.ndim and n.op.name not in ("full", "constant"):
+            return True
+        stack.extend(n.inputs)
+    return False
+
+
+def _pixelwise(e: dict[str, int], group: Group, order: Order) -> bool:
+    """Whether an affine access of a channels-last result is a*pixel + b*channel."""
+    n, y, x, _ = (group.variables[a] for a in order)
+    a = e.get(x.name, 0) if x.extent != 1 else None
+    b = e.get(y.name, 0) if y.extent != 1 else None
+    c = e.get(n.name, 0) if n.extent != 1 else None
+    step = a if a is not None else None
+    for got, width in ((b, x.extent), (c, x.extent * y.extent)):
+        if got is None:
+            continue
+        if step is None:
+            return False if not same(got, 0) and a is None and b is None and got is not c else True
+        if not same(got, step * width):
+            return False
+    return True
+
+
+def loop_order(group: Group, orders: dict[Node, Order]) -> list[Var]:
+    """A group's variables from the outermost to the innermost: as its largest member with an order of its own is stored."""
+    for n in group.nodes:
+        space = _space(n)
+        order = orders[n.inputs[0]] if n.op.kind == "reduce" else orders[n]
+        if order != row_major(len(space)) and len(space) == len(group.shape) and all(same(a, b) for a, b in zip(space, group.shape)):
+            return [group.variables[a] for a in order]
+    return list(group.variables)

@@ -1,0 +1,115 @@
+"""Physical layout: in which order of its dimensions a value lies in memory.
+
+Logical shapes never change.  Convolutions produce channels-last, and everything computed from them follows, until a reshape
+or a matrix product asks for row-major.  An *order* lists the axes from the outermost to the innermost in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lezero.graph.node import Graph, Node
+from lezero.schedule.index import Ix, Var
+
+Order = tuple[int, ...]
+CHANNELS_LAST: Order = (0, 2, 3, 1)
+
+
+def row_major(ndim: int) -> Order:
+    return tuple(range(ndim))
+
+
+def strides(shape: tuple[int, ...], order: Order) -> tuple[int, ...]:
+    """Elements from one position to the next along each axis."""
+    out: list[int] = [0] * len(shape)
+    step: int = 1
+    for axis in reversed(order):
+        out[axis] = step
+        step = step * shape[axis]
+    return tuple(out)
+
+
+def linear(position: tuple[Any, ...], shape: tuple[int, ...], order: Order) -> Ix:
+    """The element number in memory of a position."""
+    total = Ix.of(0)
+    for p, s in zip(position, strides(shape, order)):
+        total = total + Ix.of(p) * s
+    return total
+
+
+def same_memory(shape: tuple[int, ...], a: Order, b: Order) -> bool:
+    """Whether two orders place every element alike: extents of 1 do not count."""
+    return [i for i in a if shape[i] != 1] == [i for i in b if shape[i] != 1]
+
+
+def infer_orders(graph: Graph, leaves: dict[Node, Order]) -> dict[Node, Order]:
+    """The order each node would be stored in."""
+    orders: dict[Node, Order] = {}
+    for node in graph.nodes():
+        orders[node] = leaves.get(node) or _order(node, orders)
+    return orders
+
+
+def _order(node: Node, orders: dict[Node, Order]) -> Order:
+    n = node.ndim
+    default = row_major(n)
+    kind, name = node.op.kind, node.op.name
+    if name in ("conv2d", "conv2d_input_grad"):
+        return CHANNELS_LAST
+    if kind in ("leaf", "source", "contraction", "opaque") or n < 2:
+        return default
+    if kind == "elementwise":
+        for x in node.inputs:
+            if orders[x] != row_major(x.ndim) and not _is_broadcast(x):
+                return orders[x]
+        return default
+    if kind == "reduce":
+        x = node.inputs[0]
+        if orders[x] == row_major(x.ndim):
+            return default
+        axes, keepdim = node.attrs[0], node.attrs[1]
+        if keepdim:
+            return orders[x]
+        kept = [a for a in range(x.ndim) if a not in axes]
+        return tuple(kept.index(a) for a in orders[x] if a not in axes)
+    return _through_view(node, orders)
+
+
+def _is_broadcast(x: Node) -> bool:
+    return x.op.name == "expand"
+
+
+def _through_view(node: Node, orders: dict[Node, Order]) -> Order:
+    """Axes of a view in the order of the strides they have in what is viewed."""
+    x = node.inputs[0]
+    if node.op.name == "reshape" and orders[x] == row_major(x.ndim):
+        return row_major(node.ndim)
+    if len(node.inputs) > 1 and node.op.name not in ("concatenate", "slice_update"):
+        return row_major(node.ndim)
+    if orders[x] == row_major(x.ndim) and node.op.name != "permute":
+        return row_major(node.ndim)
+    if node.op.name == "expand":
+        lead = node.ndim - x.ndim
+        return (*range(lead), *(a + lead for a in orders[x]))
+    variables = tuple(Var(f"i{k}", d) for k, d in enumerate(node.shape))
+    rule = node.op.index
+    assert rule is not None
+    pieces = rule(node.shape, tuple(Ix.of(v) for v in variables), *(_Seen(i) for i in node.inputs), **node.named_attrs())
+    position = next((p for k, p, _ in pieces if k == 0), None)
+    coefficients = linear(position, x.shape, orders[x]).affine() if position is not None else None
+    if coefficients is None:
+        return row_major(node.ndim)
+    stride = [int(coefficients.get(v.name, 0)) for v in variables]
+    return tuple(sorted(range(node.ndim), key=lambda a: (-abs(stride[a]) if stride[a] else -(1 << 62), a)))
+
+
+class _Seen:
+    """An input as a view rule sees it."""
+
+    __slots__ = ("dtype", "node", "shape")
+
+    def __init__(self, node: Node):
+        self.node, self.shape, self.dtype = node, node.shape, node.dtype
+
+    def read(self, *position: Any) -> Ix:
+        return Ix.atom(("read", self.node, tuple(Ix.of(p) for p in position)))

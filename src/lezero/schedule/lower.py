@@ -1,0 +1,717 @@
+"""From a group of nodes to a kernel in loop IR.
+
+Everything a group computes is an expression of its loop variables; what is read from memory becomes a load at a linear
+index.  Adjacent dimensions that every access crosses in one stride become one loop, so that a contiguous element-wise
+kernel is a single loop over all elements whatever the shape, and equal computations on different shapes share a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from lezero.graph.dim import Dim, evaluate, same
+from lezero.graph.node import Node
+from lezero.loops import ir
+from lezero.ops.creation import compute_code
+from lezero.schedule.groups import Group, Grouping, loop_order, pieces
+from lezero.schedule.index import TRUE, Emit, Ix, Mask, Params, Var
+from lezero.schedule.layout import linear
+
+GRAIN = 16_384
+"""Elements a task should have at least; smaller kernels run on one thread."""
+COSTLY = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid pow "
+    "lgamma digamma atan2".split()
+)
+
+
+@dataclass
+class Lowered:
+    """A kernel and what it is called with.
+
+    operands : nodes, in the order of the kernel's buffers; ("partial", k) for the k-th array of partial results
+    params : extents (int or Dim), evaluated for each run's extents; "tasks" is the number of tasks of the body
+    tasks, partials : sizes, functions of the number of threads and of the extents' values
+    """
+
+    kernel: ir.Kernel
+    operands: list[Any]
+    params: list[int]
+    work: int  # elements, an extent expression
+    limit: int  # most tasks that make sense, an extent expression
+    splits: bool  # partial results by task
+    partials: list[tuple[int, int]]  # (elements for each task, bytes of one)
+    combine_limit: int = 1
+    in_place: tuple[tuple[Node, Node], ...] = ()  # (stored node, input whose memory it may take)
+
+    def tasks(self, threads: int, bindings: Sequence[int]) -> tuple[int, int]:
+        """(tasks, combine tasks) for given extents."""
+        work, limit = number(self.work, bindings), number(self.limit, bindings)
+        most = threads if self.splits else 4 * threads
+        tasks = max(1, min(limit, most, work // GRAIN))
+        if not self.partials:
+            return tasks, 0
+        elements = self.partials[0][0]
+        kept = number(elements, bindings) * tasks
+        return tasks, max(1, min(threads, kept // GRAIN)) if self.combine_limit != 1 else 1
+
+
+def number(d: int, bindings: Sequence[int]) -> int:
+    """An extent for given values of the symbols."""
+    return evaluate(d.expr, bindings) if type(d) is Dim else int(d)
+
+
+def lower(group: Group, grouping: Grouping, stored: set[Node]) -> Lowered:
+    return _Lowering(group, grouping, stored).build()
+
+
+@dataclass
+class _Segment:
+    """A loop over one variable or several adjacent ones taken together."""
+
+    var: Var
+    members: list[Var]
+
+
+class _Lowering:
+    def __init__(self, group: Group, grouping: Grouping, stored: set[Node]):
+        self.group, self.grouping = group, grouping
+        self.stored = [n for n in group.nodes if n in stored]
+        self.order = loop_order(group, grouping.orders)
+        self.params = Params()
+        self.buffers: dict[Any, int] = {}
+        self.types: list[tuple[str, str]] = []
+        self.linears: list[Ix] = []
+        self.pinned: set[str] = set()
+        self.rename: dict[str, Ix | None] = {}
+        self.emit = Emit(self.params, self._read)
+        self.bound: dict[str, ir.Value] = {}
+        self.memo: dict[Any, ir.Value] = {}
+        self.scratched: dict[Node, tuple[int, ir.Value]] = {}
+        self.loaded: dict[Node, set[Any]] = {}  # where each array is read
+        self.written: dict[Node, Any] = {}  # where each result is stored
+
+    # -- values ------------------------------------------------------------------------------------------------
+
+    def buffer(self, what: Any, type: str, mode: str = "r") -> int:
+        if what not in self.buffers:
+            self.buffers[what] = len(self.types)
+            self.types.append((type, mode))
+        return self.buffers[what]
+
+    def value(self, node: Node, position: tuple[Ix, ...]) -> ir.Value:
+        """A node's element at a position, in the type that computes for its dtype."""
+        key = (node, tuple(p.key for p in position))
+        have = self.memo.get(key)
+        if have is None:
+            have = self.memo[key] = self._value(node, position)
+        return have
+
+    def _value(self, node: Node, position: tuple[Ix, ...]) -> ir.Value:
+        group = self.group
+        member = self.grouping.group_of.get(node) is group
+        if member and node.op.kind == "reduce":
+            return self._rounded(ir.acc(self._acc(node), self._acc_type(node)), node)
+        if node in self.scratched:
+            return self._from_scratch(node)
+        if not member and not (node.op.kind == "view" and node not in self.grouping.group_of):
+            if node.op.kind == "leaf" or not self.grouping.inline(node):
+                return self._load(node, position, None)
+        if node.op.kind == "view":
+            return self._view(node, position, None)
+        if node.op.kind == "source":
+            return self._source(node, position)
+        args = [self.value(x, position if x.ndim == len(position) else ()) for x in node.inputs]
+        attrs = self._attrs(node)
+        element = node.op.element
+        assert element is not None, node.op.name
+        return self._rounded(_typed(element(*args, **attrs), node), node)
+
+    def _rounded(self, value: ir.Value, node: Node) -> ir.Value:
+        """Half precision computes in f32; every operation's result is rounded, whatever it is fused with."""
+        if node.dtype.code in ("f16", "bf16"):
+            return ir.cast(ir.cast(value, node.dtype.code), "f32")
+        return value
+
+    def _attrs(self, node: Node) -> dict[str, Any]:
+        return {k: self._extents(v) for k, v in node.named_attrs().items()}
+
+    def _extents(self, v: Any) -> Any:
+        if isinstance(v, tuple):
+            return tuple(self._extents(x) for x in v)
+        return self.params.value(v) if type(v) is Dim else v
+
+    def _source(self, node: Node, position: tuple[Ix, ...]) -> ir.Value:
+        element = node.op.element
+        assert element is not None, node.op.name
+        at: tuple[Any, ...] = ()
+        if node.op.name not in ("full", "constant"):
+            for p in position:
+                self._pin(p)
+            at = tuple(self.emit.ix(self._renamed(p)) for p in position)
+        shape = tuple(self.params.value(d) for d in node.shape) if at else tuple(node.shape)
+        inputs = [self.value(x, ()) for x in node.inputs]
+        return self._rounded(_typed(element(at, shape, node.dtype, *inputs, **self._attrs(node)), node), node)
+
+    def _view(self, node: Node, position: tuple[Ix, ...], outer: Mask | None) -> ir.Value:
+        """The pieces of a view, each behind its mask."""
+        result: ir.Value | None = None
+        fill = dict(node.named_attrs()).get("fill", 0)
+        code = compute_code(node.dtype)
+        parts = pieces(node, position)
+        if not parts:
+            return ir.const(fill, code)
+        for k, at, mask in reversed(parts):
+            x = node.inputs[k]
+            if mask is None and outer is None:
+                v = self.value(x, at)
+            else:
+                v = self._masked(x, at, mask if outer is None else outer if mask is None else outer & mask)
+            if mask is None:
+                result = v
+                continue
+            for ix in mask.indices():
+                self._pin(ix)
+            otherwise = result if result is not None else ir.const(fill, code)
+            result = ir.call("where", self._condition(mask), v, otherwise)
+        assert result is not None
+        return result
+
+    def _masked(self, x: Node, at: tuple[Ix, ...], mask: Mask) -> ir.Value:
+        """A value that is only there where `mask` holds: loads behind it are masked, so that nothing outside is read."""
+        grouping = self.grouping
+        if x.op.kind == "view" and x not in grouping.group_of:
+            return self._view(x, at, mask)
+        if grouping.group_of.get(x) is not self.group and (x.op.kind == "leaf" or not grouping.inline(x)):
+            return self._load(x, at, mask)
+        return self.value(x, at)
+
+    def _condition(self, mask: Mask) -> ir.Value:
+        for ix in mask.indices():
+            self._pin(ix)
+        return self.emit.mask(self._renamed_mask(mask))
+
+    def _load(self, node: Node, position: tuple[Ix, ...], mask: Mask | None) -> ir.Value:
+        k = self.buffer(node, node.dtype.code)
+        at = linear(position, node.shape, self.grouping.orders[node])
+        self.loaded.setdefault(node, set()).add(at.key)
+        index = self._index(at)
+        condition = None if mask is None or mask is TRUE else self._condition(mask)
+        v = ir.load(k, node.dtype.code, index, condition)
+        return ir.cast(v, compute_code(node.dtype))
+
+    def _index(self, at: Ix) -> ir.Value:
+        if at.affine() is None:
+            self._pin(at)
+        else:
+            self.linears.append(at)
+        return self.emit.ix(self._renamed(at))
+
+    def _read(self, node: Node, position: tuple[Ix, ...]) -> ir.Value:
+        """An element of an index tensor."""
+        return ir.cast(self.value(node, tuple(Ix.of(p) for p in position)), "i64")
+
+    def _pin(self, ix: Ix) -> None:
+        """Variables that occur other than linearly keep their own loops."""
+        self.pinned.update(ix.variables())
+
+    def _renamed(self, ix: Ix) -> Ix:
+        if not self.rename or not ix.terms:
+            return ix
+        terms: dict = {}
+        out = Ix({}, ix.constant)
+        for key, (a, c) in ix.terms.items():
+            if isinstance(a, Var) and a.name in self.rename:
+                by = self.rename[a.name]
+                if by is not None:
+                    out = out + by * c
+            else:
+                terms[key] = (a, c)
+        return out + Ix(terms, 0)
+
+    def _renamed_mask(self, mask: Mask) -> Mask:
+        return mask  # variables in masks are pinned, so none of them was renamed
+
+    # -- accumulators ------------------------------------------------------------------------------------------
+
+    def _acc(self, node: Node) -> str:
+        return f"r{self.group.nodes.index(node)}"
+
+    def _acc_type(self, node: Node) -> str:
+        return compute_code(node.dtype)
+
+    # -- loops -------------------------------------------------------------------------------------------------
+
+    def build(self) -> Lowered:
+        self._everything()  # a first time, to see every access
+        segments = self._segments()
+        self._reset(segments)
+        style = self.group.style if self.group.reduced is not None else "plain"
+        result = getattr(self, "_" + style)(segments)
+        return result
+
+    def _everything(self) -> None:
+        group = self.group
+        for n in group.nodes:
+            if n.op.kind == "reduce":
+                x = n.inputs[0]
+                self.value(x, self._input_position(n))
+                if n.op.reduction in ("argmax", "argmin"):  # type: ignore[attr-defined]
+                    self._pin(self._where(n))
+                if n in group.outer:
+                    continue
+            if n in self.stored and n not in group.outer:
+                self._store_index(n)
+                self.value(n, group.index[n])
+
+    def _input_position(self, node: Node) -> tuple[Ix, ...]:
+        from lezero.schedule.groups import _reshaped
+
+        group, x = self.group, node.inputs[0]
+        if node in group.outer:
+            kept = self._kept()
+            return _reshaped(tuple(v.extent for v in kept), tuple(Ix.of(v) for v in kept), x.shape)
+        return _reshaped(group.shape, tuple(Ix.of(v) for v in group.variables), x.shape)
+
+    def _where(self, node: Node) -> Ix:
+        """The position an argmax reports."""
+        x, axes = node.inputs[0], node.attrs[0]
+        at = self._input_position(node)
+        if len(axes) == 1:
+            return at[axes[0]]
+        total = Ix.of(0)
+        for p, d in zip(at, x.shape):
+            total = total * d + p
+        return total
+
+    def _kept(self) -> list[Var]:
+        return [v for v in self.group.variables if v.name not in (self.group.reduced or ())]
+
+    def _store_index(self, node: Node) -> Ix:
+        at = linear(self.group.index[node], node.shape, self.grouping.orders[node])
+        if at.affine() is None:
+            self._pin(at)
+        else:
+            self.linears.append(at)
+        return at
+
+    def _segments(self) -> list[_Segment]:
+        """Loop variables, with those taken together that every access crosses in one stride."""
+        reduced = self.group.reduced or frozenset()
+        variables = [v for v in self.order if not same(v.extent, 1)]
+        # kept variables outside, reduced ones inside: only neighbours of one kind merge
+        maps = [ix.affine() or {} for ix in self.linears]
+        partial_kept = [v for v in variables if v.name not in reduced]
+        out: list[_Segment] = []
+        for kind in (partial_kept, [v for v in variables if v.name in reduced]):
+            run: list[_Segment] = []
+            for v in kind:
+                if run and self._mergeable(run[-1], v, maps):
+                    last = run[-1]
+                    run[-1] = _Segment(Var(f"{last.var.name}_{v.name}", last.var.extent * v.extent), [*last.members, v])
+                else:
+                    run.append(_Segment(v, [v]))
+            out += run
+        return out
+
+    def _mergeable(self, segment: _Segment, v: Var, maps: list[dict[str, int]]) -> bool:
+        last = segment.members[-1]
+        if last.name in self.pinned or v.name in self.pinned:
+            return False
+        return all(same(m.get(last.name, 0), m.get(v.name, 0) * v.extent) for m in maps)
+
+    def _reset(self, segments: list[_Segment]) -> None:
+        self.memo.clear()
+        self.params.values.clear()
+        self.params._numbers.clear()
+        self.buffers.clear()
+        self.types.clear()
+        self.rename = {}
+        for s in segments:
+            if len(s.members) > 1:
+                for m in s.members[:-1]:
+                    self.rename[m.name] = None
+                self.rename[s.members[-1].name] = Ix.of(s.var)
+
+    def _bind(self, names: dict[str, ir.Value]) -> None:
+        """Loop variables that are computed from others."""
+        self.bound = names
+        emit = self.emit
+        original = type(emit).atom
+
+        def atom(a: Any) -> ir.Value:
+            if isinstance(a, Var) and a.name in self.bound:
+                return self.bound[a.name]
+            return original(emit, a)
+
+        emit.atom = atom  # type: ignore[method-assign]
+
+    def _flat(self, segments: list[_Segment], name: str) -> tuple[str, int, dict[str, ir.Value]]:
+        """One loop over several segments: its variable, its extent, and the segments' variables in terms of it."""
+        if len(segments) == 1:
+            return segments[0].var.name, segments[0].var.extent, {}
+        total = prod(s.var.extent for s in segments)
+        left = ir.var(name)
+        bound: dict[str, ir.Value] = {}
+        for i, s in enumerate(reversed(segments)):
+            extent = self.params.value(s.var.extent)
+            last = i == len(segments) - 1
+            bound[s.var.name] = left if last else ir.call("mod", left, extent)
+            if not last:
+                left = ir.call("floordiv", left, extent)
+        return name, total, bound
+
+    def _stores(self, nodes: list[Node]) -> list[ir.Stmt]:
+        out: list[ir.Stmt] = []
+        for n in nodes:
+            value = self.value(n, self.group.index[n])
+            at = linear(self.group.index[n], n.shape, self.grouping.orders[n])
+            self.written[n] = at.key
+            index = self._index(at)
+            k = self.buffer(n, n.dtype.code, "w")
+            out.append(ir.Store(k, index, ir.cast(value, n.dtype.code)))
+        return out
+
+    def _reduces(self, nodes: list[Node]) -> list[ir.Stmt]:
+        return [self._reduce(n) for n in nodes]
+
+    def _reduce(self, n: Node) -> ir.Reduce:
+        kind = n.op.reduction  # type: ignore[attr-defined]
+        value = self.value(n.inputs[0], self._input_position(n))
+        if kind in ("argmax", "argmin"):
+            index = self.emit.ix(self._renamed(self._where(n)))
+            return ir.Reduce(self._acc(n) + "v", kind, value, self._acc(n), index)
+        return ir.Reduce(self._acc(n), kind, ir.cast(value, self._acc_type(n)))
+
+    def _accs(self, nodes: list[Node]) -> list[ir.Stmt]:
+        out: list[ir.Stmt] = []
+        for n in nodes:
+            kind = n.op.reduction  # type: ignore[attr-defined]
+            if kind in ("argmax", "argmin"):
+                type = compute_code(n.inputs[0].dtype)
+                out.append(ir.Acc(self._acc(n) + "v", type, start(kind[3:], type)))
+                out.append(ir.Acc(self._acc(n), "i64", ir.const(0)))
+            else:
+                out.append(ir.Acc(self._acc(n), self._acc_type(n), start(kind, self._acc_type(n))))
+        return out
+
+    def _finish(self, body: list[ir.Stmt], work: int, limit: int, **more: Any) -> Lowered:
+        name = ".".join(dict.fromkeys(n.op.name for n in self.group.nodes if n.op.name not in ("cast", "constant")))
+        if self.group.reduced is None:
+            more["in_place"] = tuple(
+                (n, x) for n in self.stored for x, at in self.loaded.items() if x.dtype is n.dtype and at == {self.written[n]}
+            )
+        kernel = ir.Kernel(
+            name[:60] or "copy",
+            tuple(ir.Buffer(t, m) for t, m in self.types),
+            len(self.params.values),
+            body,
+            more.pop("combine", None),
+            more.pop("scratch", ()),
+        )
+        return Lowered(
+            kernel, list(self.buffers), list(self.params.values), work, limit, more.pop("splits", False), more.pop("partials", []), **more
+        )
+
+    # -- the styles --------------------------------------------------------------------------------------------
+
+    def _plain(self, segments: list[_Segment]) -> Lowered:
+        """Element-wise: rows as tasks, vectors along the innermost segment."""
+        work = prod(v.extent for v in self.group.variables)
+        if not segments:
+            return self._finish(self._stores(self.stored), 1, 1)
+        *outer, inner = segments
+        if not outer:
+            body: list[ir.Stmt] = [
+                ir.Loop(inner.var.name, self.params.value(inner.var.extent), self._stores(self.stored), vector=True, task=True)
+            ]
+            return self._finish(body, work, work)
+        name, extent, bound = self._flat(outer, "row")
+        self._bind(bound)
+        row = self.params.value(extent)
+        loop = ir.Loop(inner.var.name, self.params.value(inner.var.extent), self._stores(self.stored), vector=True)
+        return self._finish([ir.Loop(name, row, [loop], task=True)], work, extent)
+
+    def _by_stage(self) -> list[tuple[list[Node], list[Node]]]:
+        """For each stage (full values to store, reductions to do)."""
+        group = self.group
+        last = max((group.level[n] for n in group.nodes if n not in group.outer), default=0)
+        stages = []
+        for s in range(last + 1):
+            stores = [n for n in self.stored if n not in group.row and n not in group.outer and group.level[n] == s]
+            reduces = [n for n in group.nodes if n.op.kind == "reduce" and n not in group.outer and group.level[n] == s + 1]
+            stages.append((stores, reduces))
+        return stages
+
+    def _split_segments(self, segments: list[_Segment]) -> tuple[list[_Segment], list[_Segment]]:
+        reduced = self.group.reduced or frozenset()
+        return (
+            [s for s in segments if s.members[0].name not in reduced],
+            [s for s in segments if s.members[0].name in reduced],
+        )
+
+    def _nest(self, segments: list[_Segment], body: list[ir.Stmt], vector: bool) -> list[ir.Stmt]:
+        """Loops over segments, the innermost a vector loop if asked for."""
+        for i, s in enumerate(reversed(segments)):
+            body = [ir.Loop(s.var.name, self.params.value(s.var.extent), body, vector=vector and i == 0)]
+        return body
+
+    def _row(self, segments: list[_Segment]) -> Lowered:
+        """One row after the other, vectors along the reduced dimensions."""
+        group = self.group
+        kept, reduced = self._split_segments(segments)
+        bound: dict[str, ir.Value] = {}
+        name, extent = "row", 1
+        if kept:
+            name, extent, bound = self._flat(kept, "row")
+        self._bind(bound)
+        body: list[ir.Stmt] = []
+        cached = self._plan_scratch(reduced)
+        for s, (stores, reduces) in enumerate(self._by_stage()):
+            if not stores and not reduces and not cached.get(s):
+                continue
+            body += self._accs(reduces)
+            inner: list[ir.Stmt] = []
+            for n in cached.get(s, []):
+                inner.append(self._to_scratch(n, reduced))
+            inner += self._reduces(reduces) + self._stores(stores)
+            if reduced:
+                body += self._nest(reduced, inner, vector=True)
+            else:
+                body += inner
+        self.memo.clear()
+        body += self._stores([n for n in self.stored if n in group.row])
+        work = prod(v.extent for v in group.variables)
+        return self._with_outer(name, extent, body, work, task_vector=False)
+
+    def _plan_scratch(self, reduced: list[_Segment]) -> dict[int, list[Node]]:
+        """Costly full values used again in a later stage: stage -> nodes to keep in scratch memory."""
+        self.scratched.clear()
+        group = self.group
+        if len(reduced) != 1:
+            return {}
+        out: dict[int, list[Node]] = {}
+        for n in group.nodes:
+            if n in group.row or n in group.outer or n.op.name not in COSTLY or n.dtype.is_complex:
+                continue
+            users = [m for m in self.grouping.users.get(n, ()) if self.grouping.group_of.get(m) is group]
+            # a reduction of level s+1 reads in stage s
+            stages = {group.level[m] - (m.op.kind == "reduce") for m in self._downstream(users)}
+            if any(s > group.level[n] for s in stages):
+                out.setdefault(group.level[n], []).append(n)
+        return out
+
+    def _downstream(self, users: list[Node]) -> list[Node]:
+        """Users and what is computed from them in the same iteration."""
+        group = self.group
+        seen: set[Node] = set()
+        todo = list(users)
+        while todo:
+            n = todo.pop()
+            if n in seen or self.grouping.group_of.get(n) is not group:
+                continue
+            seen.add(n)
+            if n not in group.row:
+                todo += self.grouping.users.get(n, ())
+        return [n for n in seen if n not in group.outer]
+
+    def _to_scratch(self, node: Node, reduced: list[_Segment]) -> ir.Stmt:
+        value = self.value(node, self.group.index[node])
+        number_ = len(self.scratched)
+        index = self.emit.ix(self._renamed(Ix.of(reduced[0].members[-1]))) if len(reduced[0].members) > 1 else ir.var(reduced[0].var.name)
+        self.scratched[node] = (number_, index)
+        self.memo.clear()
+        # scratch arrays are numbered behind the buffers; the numbers are put right in _finish_scratch
+        return ir.Store(-1 - number_, index, value)
+
+    def _from_scratch(self, node: Node) -> ir.Value:
+        number_, index = self.scratched[node]
+        return ir.load(-1 - number_, compute_code(node.dtype), index)
+
+    def _lane(self, segments: list[_Segment]) -> Lowered:
+        """Vectors along the kept dimensions, the reduced ones in serial loops: short or strided reductions."""
+        group = self.group
+        kept, reduced = self._split_segments(segments)
+        work = prod(v.extent for v in group.variables)
+        if not kept:
+            return self._row(segments)
+        *outer, inner = kept
+        bound: dict[str, ir.Value] = {}
+        name, extent = "", 1
+        if outer:
+            name, extent, bound = self._flat(outer, "row")
+        self._bind(bound)
+        body: list[ir.Stmt] = []
+        for stores, reduces in self._by_stage():
+            if not stores and not reduces:
+                continue
+            body += self._accs(reduces)
+            body += self._nest(reduced, self._reduces(reduces) + self._stores(stores), vector=False)
+        body += self._stores([n for n in self.stored if n in group.row])
+        if not outer:
+            return self._with_outer(inner.var.name, inner.var.extent, body, work, task_vector=True)
+        loop: list[ir.Stmt] = [ir.Loop(inner.var.name, self.params.value(inner.var.extent), body, vector=True)]
+        return self._with_outer(name, extent, loop, work, task_vector=False, inner=loop[0])
+
+    def _with_outer(self, name: str, extent: int, body: list[ir.Stmt], work: int, *, task_vector: bool, inner: Any = None) -> Lowered:
+        """Put the task loop around, and behind it the partial results of reductions over rows."""
+        group = self.group
+        sums = [n for n in group.nodes if n in group.outer and n.op.kind == "reduce"]
+        place = inner.body if inner is not None else body
+        place += self._reduces(sums)
+        loop = ir.Loop(name, self.params.value(extent), body, task=True, vector=task_vector)
+        if not sums:
+            return self._finish_scratch([loop], work, extent)
+        whole: list[ir.Stmt] = [*self._accs(sums), loop]
+        partials = []
+        for k, n in enumerate(sums):
+            type = self._acc_type(n)
+            b = self.buffer(("partial", k), type, "rw")
+            whole.append(ir.Store(b, ir.TASK, ir.acc(self._acc(n), type)))
+            partials.append((1, ir.TYPES[type]))
+        combine: list[ir.Stmt] = self._accs(sums)
+        inside: list[ir.Stmt] = []
+        for k, n in enumerate(sums):
+            type = self._acc_type(n)
+            v = ir.load(self.buffers["partial", k], type, ir.var("t"))
+            inside.append(ir.Reduce(self._acc(n), n.op.reduction, v))  # type: ignore[attr-defined]
+        combine.append(ir.Loop("t", self.params.named("tasks"), inside))
+        self.memo.clear()
+        combine += self._stores([n for n in self.stored if n in group.outer])
+        return self._finish_scratch(whole, work, extent, combine=combine, partials=partials)
+
+    def _finish_scratch(self, body: list[ir.Stmt], work: int, limit: int, **more: Any) -> Lowered:
+        if self.scratched:
+            reduced = self.group.reduced or frozenset()
+            length = self.params.value(prod(v.extent for v in self.group.variables if v.name in reduced))
+            more["scratch"] = tuple(
+                ir.Scratch(compute_code(n.dtype), length) for n, _ in sorted(self.scratched.items(), key=lambda t: t[1][0])
+            )
+            body = _renumber(body, len(self.types))
+        return self._finish(body, work, limit, **more)
+
+    def _split(self, segments: list[_Segment]) -> Lowered:
+        """Long reductions: each task reduces a stretch of the outermost reduced dimension, then partial results are combined."""
+        group = self.group
+        kept, reduced = self._split_segments(segments)
+        ((stores, reduces),) = [s for s in self._by_stage() if s[1]][:1] or [([], [])]
+        work = prod(v.extent for v in group.variables)
+        count = prod(s.var.extent for s in kept)
+        first, rest = (reduced[0], reduced[1:]) if reduced else (None, [])
+        inner_kept = bool(kept) and self._innermost_is_kept(kept, reduced)
+        bound: dict[str, ir.Value] = {}
+        if first is not None:
+            n = self.params.value(first.var.extent)
+            chunk = ir.call("floordiv", ir.call("add", n, ir.call("sub", ir.TASKS, ir.const(1))), ir.TASKS)
+            begin = ir.call("mul", ir.TASK, chunk)
+            length = ir.call("max", ir.call("min", chunk, ir.call("sub", n, begin)), ir.const(0))
+            bound[first.var.name] = ir.call("add", begin, ir.var("c"))
+        else:
+            length = ir.call("max", ir.call("sub", ir.const(1), ir.TASK), ir.const(0))
+        self._bind(bound)
+        inner = self._reduces(reduces) + self._stores(stores)
+        loops = self._nest(rest, inner, vector=not inner_kept)
+        loops = [ir.Loop("c", length, loops, vector=not inner_kept and not rest)]
+        body = self._accs(reduces) + loops
+        place = self._partial_index(kept)
+        partials = []
+        for k, n_ in enumerate(reduces):
+            for j, (name, type) in enumerate(self._acc_parts(n_)):
+                b = self.buffer(("partial", 2 * k + j), type, "rw")
+                at = ir.call("add", ir.call("mul", ir.TASK, self.params.value(count)), place)
+                body.append(ir.Store(b, at, ir.acc(name, type)))
+                partials.append((count, ir.TYPES[type]))
+        for i, s in enumerate(reversed(kept)):
+            body = [ir.Loop(s.var.name, self.params.value(s.var.extent), body, vector=inner_kept and i == 0)]
+        return self._finish(
+            body, work, first.var.extent if first is not None else 1, splits=True, partials=partials, combine=self._combine(kept, reduces, count),
+            combine_limit=2 if kept else 1,
+        )  # fmt: skip
+
+    def _innermost_is_kept(self, kept: list[_Segment], reduced: list[_Segment]) -> bool:
+        order = [v.name for v in self.order]
+        last = lambda ss: max((order.index(s.members[-1].name) for s in ss), default=-1)
+        return last(kept) > last(reduced)
+
+    def _acc_parts(self, n: Node) -> list[tuple[str, str]]:
+        if n.op.reduction in ("argmax", "argmin"):  # type: ignore[attr-defined]
+            return [(self._acc(n) + "v", compute_code(n.inputs[0].dtype)), (self._acc(n), "i64")]
+        return [(self._acc(n), self._acc_type(n))]
+
+    def _partial_index(self, kept: list[_Segment]) -> ir.Value:
+        place: ir.Value = ir.const(0)
+        for s in kept:
+            place = ir.call("add", ir.call("mul", place, self.params.value(s.var.extent)), ir.var(s.var.name))
+        return place
+
+    def _combine(self, kept: list[_Segment], reduces: list[Node], count: int) -> list[ir.Stmt]:
+        self.memo.clear()
+        self._bind({})
+        inside: list[ir.Stmt] = []
+        place = self._partial_index(kept)
+        at = ir.call("add", ir.call("mul", ir.var("t"), self.params.value(count)), place)
+        for k, n in enumerate(reduces):
+            parts = self._acc_parts(n)
+            loads = [ir.load(self.buffers["partial", 2 * k + j], type, at) for j, (_, type) in enumerate(parts)]
+            if len(parts) == 2:
+                inside.append(ir.Reduce(parts[0][0], n.op.reduction, loads[0], parts[1][0], loads[1]))  # type: ignore[attr-defined]
+            else:
+                inside.append(ir.Reduce(parts[0][0], n.op.reduction, loads[0]))  # type: ignore[attr-defined]
+        body: list[ir.Stmt] = [*self._accs(reduces), ir.Loop("t", self.params.named("tasks"), inside)]
+        body += self._stores([n for n in self.stored if n in self.group.row])
+        for i, s in enumerate(reversed(kept)):
+            one = len(kept) == 1
+            body = [ir.Loop(s.var.name, self.params.value(s.var.extent), body, vector=i == 0, task=one or i == len(kept) - 1)]
+        return body
+
+
+def _typed(value: ir.Value, node: Node) -> ir.Value:
+    return ir.cast(value, compute_code(node.dtype))
+
+
+def start(kind: str, type: str) -> ir.Value:
+    """What a reduction starts from."""
+    if kind == "sum":
+        return ir.const(0, type)
+    if kind == "prod":
+        return ir.const(1, type)
+    if kind in ("any", "all"):
+        return ir.const(kind == "all", "bool")
+    if type == "bool":
+        return ir.const(kind == "min", "bool")
+    if type[0] == "f":
+        return ir.const(float("-inf") if kind == "max" else float("inf"), type)
+    bits = int(type[1:])
+    if type[0] == "u":
+        return ir.const(0 if kind == "max" else (1 << bits) - 1, type)
+    return ir.const(-(1 << (bits - 1)) if kind == "max" else (1 << (bits - 1)) - 1, type)
+
+
+def _renumber(body: list[ir.Stmt], buffers: int) -> list[ir.Stmt]:
+    """Scratch arrays, numbered -1, -2, … while the buffers were not all known, behind the buffers."""
+    memo: dict[ir.Value, ir.Value] = {}
+
+    def value(v: ir.Value) -> ir.Value:
+        if v in memo:
+            return memo[v]
+        attr = buffers - 1 - v.attr if v.op == "load" and v.attr < 0 else v.attr  # type: ignore[operator]
+        memo[v] = ir.Value(v.op, v.type, tuple(value(a) for a in v.args), attr)
+        return memo[v]
+
+    return [_map(s, value, buffers) for s in body]
+
+
+def _map(s: ir.Stmt, value: Callable[[ir.Value], ir.Value], buffers: int) -> ir.Stmt:
+    if isinstance(s, ir.Loop):
+        return ir.Loop(s.var, value(s.extent), [_map(x, value, buffers) for x in s.body], s.vector, s.task, s.unroll)
+    if isinstance(s, ir.Acc):
+        return ir.Acc(s.name, s.type, value(s.init))
+    if isinstance(s, ir.Reduce):
+        return ir.Reduce(s.acc, s.kind, value(s.value), s.index_acc, None if s.index is None else value(s.index))
+    if isinstance(s, ir.Assign):
+        return ir.Assign(s.acc, value(s.value))
+    k = buffers - 1 - s.buffer if s.buffer < 0 else s.buffer
+    return ir.Store(k, value(s.index), value(s.value), None if s.mask is None else value(s.mask), s.add)

@@ -1,0 +1,158 @@
+"""Bring operands of contractions and opaque operations into a form their kernels take.
+
+Matrix products read their operands in place wherever the access is strided (a transpose is a flag, a slice a stride);
+convolutions want dense channels-last activations and row-major weights; opaque operations want row-major operands.  What
+does not fit is copied, and the copy is an ordinary element-wise node, so it fuses into whatever produces the value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lezero.graph.dim import same
+from lezero.graph.node import Graph, Node, with_inputs
+from lezero.ops.base import REGISTRY
+from lezero.ops.expr import Expr
+from lezero.schedule.groups import pieces
+from lezero.schedule.index import Ix, Var
+from lezero.schedule.layout import CHANNELS_LAST, Order, infer_orders, linear, row_major, same_memory
+
+FLOATS = frozenset(("f32", "f64", "bf16", "f16"))
+
+
+def prepare(graph: Graph, leaf_orders: dict[Node, Order]) -> tuple[Graph, dict[Node, Order]]:
+    """The graph with copies where they are needed, and every node's memory order."""
+    graph = graph.rebuild(_products_of_integers)
+    forced: dict[Node, Order] = dict(leaf_orders)
+    copies: dict[tuple[Node, Order], Node] = {}
+    orders = infer_orders(graph, forced)
+    new: dict[Node, Node] = {}
+
+    def copy(x: Node, order: Order) -> Node:
+        made = copies.get((x, order))
+        if made is None:
+            made = copies[x, order] = Node(REGISTRY["identity"], (x,), (), x.shape, x.dtype, x.device, site=x.site)
+            forced[made] = order
+        return made
+
+    for node in graph.nodes():
+        inputs = tuple(new[n] for n in node.inputs)
+        if node.op.name == "dot":
+            inputs = tuple(x if matrix(x, o) is not None else copy(x, row_major(x.ndim)) for x, o in _with_orders(node, inputs, orders, forced))
+        elif node.op.kind == "contraction":
+            wanted = _wanted(node)
+            inputs = tuple(
+                x if _dense(x, o, w) else copy(x, w) for (x, o), w in zip(_with_orders(node, inputs, orders, forced), wanted)
+            )
+        elif node.op.kind == "opaque":
+            inputs = tuple(
+                x if _dense(x, o, row_major(x.ndim)) else copy(x, row_major(x.ndim))
+                for x, o in _with_orders(node, inputs, orders, forced)
+            )
+        made = node if node.op.is_leaf else with_inputs(node, inputs)
+        new[node] = made
+        if made is not node and node in forced:
+            forced[made] = forced[node]
+    graph = Graph(graph.leaves, tuple(new[n] for n in graph.outputs))
+    return graph, infer_orders(graph, forced)
+
+
+def _with_orders(node: Node, inputs: tuple[Node, ...], orders: dict[Node, Order], forced: dict[Node, Order]):
+    return [(x, forced.get(x, orders[n])) for n, x in zip(node.inputs, inputs)]
+
+
+def _wanted(node: Node) -> tuple[Order, ...]:
+    """Orders a convolution reads its operands in: activations channels-last, weights as the user holds them."""
+    if node.op.name == "conv2d_weight_grad":
+        return CHANNELS_LAST, CHANNELS_LAST
+    return CHANNELS_LAST, row_major(4)
+
+
+def _stored(x: Node) -> bool:
+    """Whether a node can have memory of its own: sources and views have none, unless copied."""
+    return x.op.kind not in ("view", "source")
+
+
+def _dense(x: Node, order: Order, wanted: Order) -> bool:
+    return _stored(x) and same_memory(x.shape, order, wanted)
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """How a product's operand lies in memory: element strides of rows, columns and the batch."""
+
+    source: Node
+    offset: int
+    batch_stride: int
+    row_stride: int
+    column_stride: int
+
+
+def matrix(x: Node, order: Order, orders: dict[Node, Order] | None = None) -> Matrices | None:
+    """A stack of matrices read in place, if their elements are strided and one of the two strides is 1."""
+    position = tuple(Ix.of(Var(f"q{k}", d)) for k, d in enumerate(x.shape))
+    node = x
+    at = position
+    while node.op.kind == "view":
+        found = pieces(node, at)
+        if len(found) != 1 or found[0][2] is not None or len(node.inputs) > 1:
+            return None
+        node, at = node.inputs[0], found[0][1]
+        order = orders[node] if orders is not None else row_major(node.ndim)
+    if not _stored(node):
+        return None
+    place = linear(at, node.shape, order)
+    coefficients = place.affine()
+    if coefficients is None:
+        return None
+    c = [coefficients.get(f"q{k}", 0) if not same(d, 1) else None for k, d in enumerate(x.shape)]
+    row, column = c[-2], c[-1]
+    rows, columns = x.shape[-2], x.shape[-1]
+    if column is None:
+        column = 1
+    if row is None:
+        row = columns if same(column, 1) else 1
+    if not same(column, 1) and not same(row, 1):
+        return None
+    if int(row) < 0 or int(column) < 0 or (same(row, 0) or same(column, 0)):
+        return None
+    if same(column, 1) and int(row) < int(columns) or not same(column, 1) and int(column) < int(rows):
+        return None
+    batch = None
+    width: int = 1
+    for d, s in zip(reversed(x.shape[:-2]), reversed(c[:-2])):
+        if s is None:
+            continue
+        if batch is None:
+            batch, width = s, d
+        elif same(s, batch * width):
+            width = width * d
+        else:
+            return None
+    return Matrices(node, place.constant, 0 if batch is None else batch, row, column)
+
+
+def _products_of_integers(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """Products of integers and complex numbers, for which there is no tiled kernel, as multiply and add."""
+    if node.op.is_leaf:
+        return node
+    node = with_inputs(node, inputs)
+    if node.op.name != "dot" or node.dtype.code in FLOATS:
+        if node.op.kind == "contraction" and node.dtype.code not in FLOATS:
+            raise NotImplementedError(f"{node.op.name} of {node.dtype.name}: convolutions take floating dtypes; convert with .float()")
+        return node
+    a, b = Expr(node.inputs[0]), Expr(node.inputs[1])
+    trans_a, trans_b = node.attrs
+    n = len(a.shape)
+    swap = (*range(n - 2), n - 1, n - 2)
+    if trans_a:
+        a = REGISTRY["permute"](a, axes=swap)
+    if not trans_b:
+        b = REGISTRY["permute"](b, axes=swap)
+    lead = tuple(a.shape[:-2])
+    (m, k), columns = a.shape[-2:], b.shape[-2]
+    full = (*lead, m, columns, k)
+    a = REGISTRY["expand"](REGISTRY["reshape"](a, shape=(*lead, m, 1, k)), shape=full)
+    b = REGISTRY["expand"](REGISTRY["reshape"](b, shape=(*lead, 1, columns, k)), shape=full)
+    total = REGISTRY["sum"](a * b, axes=(len(full) - 1,), keepdim=False)
+    return total.node if total.dtype is node.dtype else REGISTRY["cast"](total, dtype=node.dtype).node

@@ -1,0 +1,226 @@
+"""Contractions against NumPy and PyTorch in float64, at every CPU level this machine has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lezero.backends.cpu.compiler import get_kernels
+from lezero.backends.cpu.detect import available_levels, detect
+from lezero.backends.cpu.pool import ThreadPool
+from lezero.backends.cpu.table import TableBuilder
+from lezero.codegen.contraction import (
+    ConvSpec,
+    Epilogue,
+    MatmulSpec,
+    plan_conv_forward,
+    plan_conv_input_grad,
+    plan_conv_weight_grad,
+    plan_matmul,
+)
+from lezero.codegen.launch import Plan
+from lezero.codegen.target import TARGETS, Target
+from lezero.loops.ir import acc, call, const, load, param, var
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+NUMPY = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+TOLERANCE = {"f32": 2e-6, "f64": 1e-14, "f16": 1e-3, "bf16": 8e-3}
+"""Relative to the largest element, for sums of at most a few hundred products."""
+
+POOLS: dict[int, ThreadPool] = {}
+
+
+@pytest.fixture(params=[x for x in available_levels() if x != "amx"])
+def target(request: pytest.FixtureRequest) -> Target:
+    return TARGETS[request.param]
+
+
+def guarded(size: int) -> np.ndarray:
+    """Memory full of NaN, at an address that is no multiple of a vector."""
+    return np.full(size + 8, 0xFF, dtype=np.uint8)[4 : 4 + size] if size % 8 else np.full(size, 0xFF, dtype=np.uint8)
+
+
+def run(plan: Plan, arrays: dict[str, np.ndarray], target: Target, threads: int) -> None:
+    pool = POOLS.setdefault(threads, ThreadPool(threads))
+    memory = {name: guarded(size) for name, size in plan.workspaces.items()} | arrays
+    names = list(memory)
+    builder = TableBuilder()
+    for launch, kernel in zip(plan.launches, get_kernels([x.source for x in plan.launches], target), strict=True):
+        operands = [(names.index(name), 0) for name in launch.operands]
+        scratch = launch.source.scratch(launch.params)
+        builder.add(kernel, [(operands, launch.params, launch.tasks)], scratch_bytes=scratch)
+    pool.run(builder.build(), np.array([memory[name].ctypes.data for name in names], dtype=np.int64))
+
+
+def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return rng.standard_normal(shape).astype(NUMPY[dtype])
+
+
+def poison(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return np.full(shape, np.nan).astype(NUMPY[dtype])
+
+
+def close(result: np.ndarray, expected: np.ndarray, dtype: str) -> None:
+    assert result.shape == expected.shape
+    error = np.abs(result.astype(np.float64) - expected).max(initial=0.0)
+    assert error <= TOLERANCE[dtype] * max(1.0, np.abs(expected).max(initial=0.0)), error
+
+
+SIZES = [(1, 1, 1, 1), (2, 17, 33, 5), (1, 64, 10, 0), (3, 15, 70, 19), (1, 100, 64, 100), (1, 1, 200, 77), (1, 90, 1, 33)]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_products_of_any_size_and_transposition(target, dtype, trans_a, trans_b):
+    rng = np.random.default_rng(0)
+    for threads, (batch, m, n, k) in enumerate(SIZES):
+        threads = threads % 3 + 1
+        a, b = draw(rng, (batch, m, k), dtype), draw(rng, (batch, k, n), dtype)
+        out = poison((batch, m, n), dtype)
+        stored_a = np.ascontiguousarray(a.swapaxes(1, 2)) if trans_a else a
+        stored_b = np.ascontiguousarray(b.swapaxes(1, 2)) if trans_b else b
+        plan = plan_matmul(MatmulSpec(dtype, dtype, trans_a, trans_b), batch, m, n, k, threads, target)
+        run(plan, {"a": stored_a, "b": stored_b, "out": out}, target, threads)
+        close(out, a.astype(np.float64) @ b.astype(np.float64), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("trans", [False, True])
+def test_half_floats_accumulate_in_f32(target, dtype, trans):
+    rng = np.random.default_rng(1)
+    a, b = draw(rng, (2, 33, 75), dtype), draw(rng, (2, 75, 41), dtype)
+    wide, narrow = poison((2, 33, 41), "f32"), poison((2, 33, 41), dtype)
+    stored = {
+        "a": np.ascontiguousarray(a.swapaxes(1, 2)) if trans else a,
+        "b": np.ascontiguousarray(b.swapaxes(1, 2)) if trans else b,
+    }
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    for out_dtype, out in (("f32", wide), (dtype, narrow)):
+        plan = plan_matmul(MatmulSpec(dtype, out_dtype, trans, trans), 2, 33, 41, 75, 2, target)
+        run(plan, {**stored, "out": out}, target, 2)
+        close(out, expected, out_dtype)
+
+
+def test_strides_and_a_repeated_matrix(target):
+    rng = np.random.default_rng(2)
+    a, b, out = draw(rng, (3, 20, 50), "f32"), draw(rng, (40, 60), "f32"), poison((20, 3, 40), "f32")
+    # A's rows are part of wider ones, B is one matrix for all, and C's batch is its middle axis.
+    plan = plan_matmul(MatmulSpec(), 3, 20, 35, 40, 2, target, lda=50, stride_a=1000, ldb=60, stride_b=0, ldc=120, stride_c=40)
+    run(plan, {"a": a, "b": b, "out": out}, target, 2)
+    close(out[:, :, :35].swapaxes(0, 1), a[:, :, :40].astype(np.float64) @ b[:, :35], "f32")
+    assert np.isnan(out[:, :, 35:]).all()
+
+
+def fused() -> Epilogue:
+    """Bias by column, scale by row, residual; both the sum and its relu are kept."""
+    row, col, tile = var("row"), var("col"), acc("tile", "f32")
+    bias = load(0, "f32", col)
+    scale = load(1, "f32", row)
+    residual = load(2, "f32", call("add", call("mul", row, param(0)), col))
+    total = call("add", call("mul", call("add", tile, bias), scale), residual)
+    outputs = (("sum", "f32", total), ("relu", "f32", call("max", total, const(0.0, "f32"))))
+    return Epilogue(outputs, (("bias", "f32"), ("scale", "f32"), ("residual", "f32")))
+
+
+def test_an_epilogue_with_several_operands_and_results(target):
+    rng = np.random.default_rng(3)
+    m, n, k = 37, 45, 21
+    arrays = {"a": draw(rng, (m, k), "f32"), "b": draw(rng, (k, n), "f32")}
+    arrays |= {"bias": draw(rng, (n,), "f32"), "scale": draw(rng, (m,), "f32"), "residual": draw(rng, (m, n), "f32")}
+    total, relu = poison((m, n), "f32"), poison((m, n), "f32")
+    plan = plan_matmul(MatmulSpec(epilogue=fused()), 1, m, n, k, 2, target, epilogue_params=(n,))
+    run(plan, {**arrays, "sum": total, "relu": relu}, target, 2)
+    expected = (arrays["a"].astype(np.float64) @ arrays["b"] + arrays["bias"]) * arrays["scale"][:, None] + arrays["residual"]
+    close(total, expected, "f32")
+    close(relu, np.maximum(expected, 0), "f32")
+
+
+def test_a_residual_may_be_overwritten_in_place(target):
+    rng = np.random.default_rng(4)
+    m, n, k = 33, 20, 9
+    a, b, residual = draw(rng, (m, k), "f32"), draw(rng, (k, n), "f32"), draw(rng, (m, n), "f32")
+    index = call("add", call("mul", var("row"), param(0)), var("col"))
+    tail = Epilogue((("out", "f32", call("add", acc("tile", "f32"), load(0, "f32", index))),), (("residual", "f32"),))
+    expected = a.astype(np.float64) @ b + residual
+    plan = plan_matmul(MatmulSpec(epilogue=tail), 1, m, n, k, 2, target, epilogue_params=(n,))
+    run(plan, {"a": a, "b": b, "out": residual, "residual": residual}, target, 2)
+    close(residual, expected, "f32")
+
+
+CONVS = {  # in, out, kernel, stride, padding (top, left, bottom, right), dilation, groups, n, h, w
+    "3x3": (16, 32, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, 2, 9, 11),
+    "uneven": (20, 40, (3, 2), (2, 1), (1, 0, 2, 1), (1, 2), 1, 2, 9, 11),
+    "first layer": (3, 64, (7, 7), (2, 2), (3, 3, 3, 3), (1, 1), 1, 2, 23, 21),
+    "one channel": (1, 6, (5, 5), (1, 1), (0, 0, 0, 0), (1, 1), 1, 3, 12, 12),
+    "six channels": (6, 16, (5, 5), (1, 1), (2, 2, 2, 2), (1, 1), 1, 3, 12, 12),
+    "groups": (24, 36, (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 3, 2, 10, 9),
+    "wide groups": (64, 40, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 2, 2, 6, 5),
+    "pointwise": (33, 70, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, 2, 5, 7),
+    "strided pointwise": (33, 17, (1, 1), (2, 2), (0, 0, 0, 0), (1, 1), 1, 2, 5, 7),
+    "dilated": (4, 8, (3, 3), (3, 2), (2, 0, 1, 3), (2, 2), 1, 2, 11, 13),
+    "depthwise": (37, 37, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 37, 2, 6, 27),
+    "strided depthwise": (37, 37, (5, 3), (2, 2), (2, 1, 1, 0), (1, 1), 37, 2, 6, 27),
+    "dilated depthwise": (19, 19, (3, 2), (1, 3), (2, 0, 1, 0), (2, 3), 19, 2, 13, 17),
+    "wide padding": (16, 16, (3, 3), (2, 2), (4, 5, 3, 4), (1, 1), 1, 1, 4, 5),
+}
+
+
+@pytest.mark.parametrize("name", CONVS)
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+def test_convolutions_and_both_gradients(target, name, dtype):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(5)
+    c, o, kernel, stride, padding, dilation, groups, n, h, w = CONVS[name]
+    top, left, bottom, right = padding
+    spec = ConvSpec((c, o), kernel, stride, padding, dilation, groups, dtype, dtype)
+    x, weight = draw(rng, (n, h, w, c), dtype), draw(rng, (o, c // groups, *kernel), dtype)
+    dy = draw(rng, (n, *spec.out_size(h, w), o), dtype)
+
+    def oracle(array: np.ndarray) -> object:
+        return torch.from_numpy(array.astype(np.float64))
+
+    image = oracle(x).permute(0, 3, 1, 2).requires_grad_()
+    filters = oracle(weight).requires_grad_()
+    padded = torch.nn.functional.pad(image, (left, right, top, bottom))
+    expected = torch.conv2d(padded, filters, None, stride, 0, dilation, groups)
+    expected.backward(oracle(dy).permute(0, 3, 1, 2))
+
+    threads = list(CONVS).index(name) % 3 + 1
+    y, dx, dw = poison(dy.shape, dtype), poison(x.shape, dtype), poison(weight.shape, dtype)
+    run(plan_conv_forward(spec, n, h, w, threads, target), {"x": x, "w": weight, "out": y}, target, threads)
+    close(y, expected.detach().permute(0, 2, 3, 1).numpy(), dtype)
+    run(plan_conv_input_grad(spec, n, h, w, threads, target), {"dy": dy, "w": weight, "dx": dx}, target, threads)
+    close(dx, image.grad.permute(0, 2, 3, 1).numpy(), dtype)
+    run(plan_conv_weight_grad(spec, n, h, w, threads, target), {"dy": dy, "x": x, "dw": dw}, target, threads)
+    close(dw, filters.grad.numpy(), dtype)
+
+
+def test_a_convolution_with_an_epilogue(target):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(6)
+    for groups in (1, 2, 32):
+        x, weight = draw(rng, (2, 7, 6, 32), "f32"), draw(rng, (32, 32 // groups, 3, 3), "f32")
+        arrays = {"bias": draw(rng, (32,), "f32"), "scale": draw(rng, (84,), "f32"), "residual": draw(rng, (84, 32), "f32")}
+        total, relu = poison((84, 32), "f32"), poison((84, 32), "f32")
+        spec = ConvSpec((32, 32), (3, 3), padding=(1, 1, 1, 1), groups=groups, epilogue=fused())
+        plan = plan_conv_forward(spec, 2, 7, 6, 2, target, epilogue_params=(32,))
+        run(plan, {"x": x, "w": weight, **arrays, "sum": total, "relu": relu}, target, 2)
+        image = torch.from_numpy(x.astype(np.float64)).permute(0, 3, 1, 2)
+        y = torch.conv2d(image, torch.from_numpy(weight.astype(np.float64)), padding=1, groups=groups)
+        flat = y.permute(0, 2, 3, 1).reshape(84, 32).numpy()
+        expected = (flat + arrays["bias"]) * arrays["scale"][:, None] + arrays["residual"]
+        close(total, expected, "f32")
+        close(relu, np.maximum(expected, 0), "f32")
+
+
+def test_layers_of_other_shapes_share_machine_code():
+    target = detect()
+    keys = {
+        plan.launches[-1].source.key
+        for kernel, stride, size in ((3, 1, 14), (3, 2, 28), (1, 1, 56), (5, 1, 9))
+        for spec in [ConvSpec((64, 128), (kernel, kernel), (stride, stride), (kernel // 2,) * 4)]
+        for plan in [plan_conv_forward(spec, 8, size, size, 2, target)]
+    }
+    assert len(keys) == 1
+    assert len({plan_matmul(MatmulSpec(), 1, m, 256, 100, 2, target).launches[0].source.key for m in (1, 32, 64, 500)}) == 1

@@ -1,0 +1,343 @@
+"""The .lzm container and the safetensors inside it: everything comes back, and nothing unsound is taken."""
+
+import json
+import os
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from lezero import io
+from lezero.graph import dtype as dt
+from lezero.io import lzm, safetensors, tree
+from lezero.tensor import tensor
+
+LENGTHS = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.lzm"
+
+
+def random_array(dtype, shape, seed=0):
+    bits = np.random.default_rng(seed).integers(0, 256, (*shape, dtype.itemsize), np.uint8)
+    if dtype is dt.bool_:
+        return (bits[..., 0] & 1).astype(bool)
+    return np.ascontiguousarray(bits).reshape(-1).view(dtype.numpy).reshape(shape)
+
+
+def bits(x):
+    return np.ascontiguousarray(x.numpy() if hasattr(x, "numpy") else x).tobytes()
+
+
+# -- round trips ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", dt.ALL, ids=lambda d: d.name)
+@given(shape=LENGTHS)
+@settings(max_examples=8, deadline=None)
+def test_every_dtype_comes_back_bit_for_bit(dtype, shape, tmp_path_factory):
+    path = tmp_path_factory.mktemp("io") / "t.lzm"
+    array = random_array(dtype, shape)
+    io.save({"t": tensor(array), "a": array}, path)
+    back = io.load(path)
+    for x in back.values():
+        assert tuple(x.shape) == shape and bits(x) == bits(array)
+    assert back["t"].dtype is dtype and back["a"].dtype == dtype.numpy
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.complex_numbers(allow_nan=False),
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text(), inner)
+        | st.dictionaries(st.integers() | st.tuples(st.integers(), st.text()), inner)
+    ),
+    max_leaves=20,
+)
+
+
+@given(value=VALUES)
+@settings(max_examples=100, deadline=None)
+def test_nested_values_come_back_with_their_types(value, tmp_path_factory):
+    path = tmp_path_factory.mktemp("io") / "v.lzm"
+    io.save(value, path)
+    assert repr(io.load(path)) == repr(value)
+
+
+def test_not_a_number_and_dtypes_come_back(path):
+    io.save([float("nan"), float("-inf"), dt.bfloat16, np.float32(1.5)], path)
+    nan, minus, dtype, number = io.load(path)
+    assert nan != nan and minus == -np.inf and dtype is dt.bfloat16 and number == 1.5
+
+
+def test_tied_tensors_are_stored_once_and_tied_again(path):
+    weight = tensor(np.ones((64, 64), np.float32))
+    io.save({"a": weight, "b": weight, "c": weight.detach(), "other": tensor(np.ones((64, 64), np.float32))}, path)
+    assert path.stat().st_size < 2.5 * 64 * 64 * 4
+    back = io.load(path)
+    assert back["a"] is back["b"] is back["c"]
+    assert back["other"] is not back["a"]
+
+
+def test_what_cannot_be_stored_is_refused_with_its_place(path):
+    with pytest.raises(TypeError, match=r"a object at model\.layers\.1 cannot be stored"):
+        io.save({"model": {"layers": [1, object()]}}, path)
+    nest = []
+    for _ in range(200):
+        nest = [nest]
+    with pytest.raises(TypeError, match="nested more than 100 deep"):
+        io.save(nest, path)
+    assert not path.exists()
+
+
+# -- the format -----------------------------------------------------------------------------------------------
+
+
+def test_any_zip_and_json_reader_can_read_it(path):
+    io.save({"weight": tensor(np.arange(6.0)), "step": 3}, path)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == ["header.json", "tensors.safetensors"]
+        header = json.loads(archive.read("header.json"))
+        data = archive.read("tensors.safetensors")
+    assert header["format"] == "lzm" and header["version"] == 1 and header["kind"] == "checkpoint"
+    assert header["value"] == {"weight": {"$tensor": "weight", "dtype": "float64"}, "step": 3}
+    (length,) = struct.unpack("<Q", data[:8])
+    entry = json.loads(data[8 : 8 + length])["weight"]
+    assert entry == {"dtype": "F64", "shape": [6], "data_offsets": [0, 48]}
+    assert np.frombuffer(data[8 + length :], "<f8").tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("dtype", [d for d in dt.ALL if not d.is_complex], ids=lambda d: d.name)
+def test_the_reference_implementation_agrees(dtype, path):
+    reference = pytest.importorskip("safetensors")
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load, save
+
+    array = random_array(dtype, (3, 5))
+    if dtype is dt.bfloat16 or dtype.is_floating_point:
+        array = np.nan_to_num(array.astype(np.float32)).astype(dtype.numpy)
+    io.save_safetensors({"x": array, "empty": array[:0]}, path, {"made": "here"})
+    theirs = load(path.read_bytes())["x"]
+    assert theirs.contiguous().view(torch.uint8).numpy().tobytes() == array.tobytes()
+    with reference.safe_open(str(path), "np") as opened:
+        assert opened.metadata() == {"made": "here"}
+    path.write_bytes(save({"x": theirs}))
+    back = io.load_safetensors(path)["x"]
+    assert back.dtype is dtype and bits(back) == array.tobytes()
+
+
+def test_data_is_aligned_for_mapping_into_memory(path):
+    sizes = [1, 3, 16, 64, 100, 256, 7, 32]
+    io.save({f"t{n}": tensor(np.full(n, n, np.float32)) for n in sizes}, path)
+    raw = path.read_bytes()
+    for n in sizes:
+        place = raw.index(np.full(n, n, np.float32).tobytes())
+        assert place % (64 if n % 16 == 0 else 4) == 0
+
+
+def test_the_same_content_makes_the_same_bytes(path, tmp_path):
+    for target in (path, tmp_path / "again.lzm"):
+        io.save({"b": tensor([1.0]), "a": 1}, target)
+    assert path.read_bytes() == (tmp_path / "again.lzm").read_bytes()
+
+
+def test_the_header_can_be_read_alone(path):
+    io.save({"x": tensor([1.0])}, path, extra={"note": "hello"})
+    header = io.read_header(path)
+    assert header["kind"] == "checkpoint" and header["note"] == "hello" and "value" not in header
+
+
+# -- writing --------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch):
+    io.save({"x": 1}, path)
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safetensors, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        io.save({"x": 2}, path)
+    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.undo()
+    assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
+
+
+def test_a_missing_folder_and_a_folder_as_target_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        io.save({}, tmp_path / "no" / "x.lzm")
+    with pytest.raises(IsADirectoryError, match="that is a folder"):
+        io.save({}, tmp_path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+def test_permissions_are_those_of_any_new_file_or_of_the_old_one(path):
+    before = os.umask(0o022)
+    try:
+        io.save({}, path)
+        assert path.stat().st_mode & 0o777 == 0o644
+        path.chmod(0o600)
+        io.save({}, path)
+        assert path.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
+
+
+# -- refusals -------------------------------------------------------------------------------------------------
+
+
+def test_missing_files_folders_and_other_files_are_told_apart(path, tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        io.load(path)
+    with pytest.raises(io.LzmError, match="is a folder"):
+        io.load(tmp_path)
+    for content, message in [(b"", "is empty"), (b"hello" * 20, "is not an .lzm file"), (b"PK\x03\x04" * 20, "is not an")]:
+        path.write_bytes(content)
+        with pytest.raises(io.LzmError, match=message):
+            io.load(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("something.txt", "else")
+    with pytest.raises(io.LzmError, match="is not an .lzm file"):
+        io.load(path)
+
+
+def test_every_truncation_and_every_changed_byte_is_refused(path):
+    io.save({"x": tensor(np.arange(5, dtype=np.float32)), "y": [1, (2, "three")]}, path)
+    sound = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for n in range(len(sound)):
+        changed = bytearray(sound)
+        changed[n] ^= 1 << int(rng.integers(8))
+        for content in (sound[:n], bytes(changed)):
+            path.write_bytes(content)
+            with pytest.raises(io.LzmError):
+                io.load(path)
+    path.write_bytes(sound + b"\0")
+    with pytest.raises(io.LzmError, match="truncated or has been altered"):
+        io.load(path)
+
+
+def forge(path, header, tensors=b"\x02\0\0\0\0\0\0\0{}", compress=zipfile.ZIP_STORED):
+    """A file with a correct checksum and this content."""
+    with zipfile.ZipFile(path, "w", compress) as archive:
+        archive.writestr("header.json", header if isinstance(header, (str, bytes)) else json.dumps(header))
+        archive.writestr("tensors.safetensors", tensors)
+        archive.comment = b"sha256:" + b"0" * 64
+    with path.open("r+b") as file:
+        end = file.seek(0, 2) - 64
+        file.seek(end)
+        file.write(lzm._digest(file, end))
+
+
+GOOD = {"format": "lzm", "version": 1, "kind": "checkpoint", "value": None}
+
+
+def test_a_forged_but_proper_file_is_read(path):
+    forge(path, {**GOOD, "value": [1]})
+    assert io.load(path) == [1]
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({**GOOD, "version": 2}, r"newer LeZero \(format version 2; this one reads up to 1\): pip install --upgrade"),
+        ({**GOOD, "version": "1"}, "names no version"),
+        ({**GOOD, "version": True}, "names no version"),
+        ({**GOOD, "format": "other"}, "is not an .lzm file"),
+        ({**GOOD, "kind": "program"}, "is a program, not a checkpoint: open it with lz.InferenceSession"),
+        ({**GOOD, "kind": "virus"}, "no known kind"),
+        ([], "is not an .lzm file"),
+        ("{", "not proper JSON"),
+        (b"\xff\xfe", "not proper JSON"),
+        ("[" * 100_000, "not proper JSON"),
+        ('{"format":"lzm","version":1,"kind":"checkpoint","value":' + "9" * 10_000 + "}", "not proper JSON"),
+        ({**GOOD, "value": {"$tensor": "gone", "dtype": "float32"}}, "not understood"),
+        ({**GOOD, "value": {"$tensor": "gone"}}, "not understood"),
+        ({**GOOD, "value": {"$tuple": 3}}, "not understood"),
+        ({**GOOD, "value": {"$dict": [[[], 1]]}}, "not understood"),
+        ({**GOOD, "value": {"$complex": [1]}}, "not understood"),
+        ({**GOOD, "value": {"$exec": "boom"}}, r"'\$exec' is not known"),
+        ({**GOOD, "value": json.loads("[" * 500 + "]" * 500)}, "nested too deeply"),
+    ],
+)
+def test_headers_that_lie_are_refused(path, header, message):
+    forge(path, header)
+    with pytest.raises(io.LzmError, match=message):
+        io.load(path)
+
+
+def test_a_zip_bomb_is_refused(path):
+    forge(path, GOOD, b"\0" * 10_000_000, zipfile.ZIP_DEFLATED)
+    with pytest.raises(io.LzmError, match="not stored as it should be"):
+        io.load(path)
+
+
+def st_file(header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "shorter than its first field"),
+        (struct.pack("<Q", 1 << 60), "header claims"),
+        (st_file(b"nonsense"), "not JSON"),
+        (st_file([]), "not a JSON object"),
+        (st_file(b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":1}'), "same name twice"),
+        (st_file({"a": 5}), "not understood"),
+        (st_file({"a": entry("F33")}, bytes(8)), "not understood"),
+        (st_file({"a": entry(shape=(-2,))}, bytes(8)), "impossible"),
+        (st_file({"a": entry(shape=(2.0,))}, bytes(8)), "impossible"),
+        (st_file({"a": entry(shape=(1,) * 65, offsets=(0, 4))}, bytes(4)), "impossible"),
+        (st_file({"a": entry(offsets=(0, 12))}, bytes(12)), "does not fill"),
+        (st_file({"a": entry(offsets=(0, 8))}, bytes(4)), "outside the file"),
+        (st_file({"a": entry(offsets=(4, 12))}, bytes(12)), "gap"),
+        (st_file({"a": entry(), "b": entry()}, bytes(8)), "overlaps"),
+        (st_file({"a": entry()}, bytes(9)), "belong to no tensor"),
+        (st_file({"a": entry(shape=(1 << 40, 1 << 40), offsets=(0, 1 << 82))}, bytes(8)), "outside the file"),
+    ],
+)
+def test_safetensors_that_lie_are_refused(content, message, path, tmp_path):
+    plain = tmp_path / "x.safetensors"
+    plain.write_bytes(content)
+    with pytest.raises(io.SafetensorsError, match=message):
+        io.load_safetensors(plain)
+    forge(path, GOOD, content)
+    with pytest.raises(io.LzmError, match=message):
+        io.load(path)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_random_bytes_never_do_more_than_be_refused(tmp_path_factory, content):
+    target = tmp_path_factory.mktemp("io") / "r"
+    for raw in (content, st_file(content), b"PK\x03\x04" + bytes(26) + b"header.json" + content):
+        target.write_bytes(raw)
+        with pytest.raises(io.LzmError):
+            io.load(target)
+        try:
+            io.load_safetensors(target)
+        except io.SafetensorsError:
+            pass
+
+
+def test_trees_name_colliding_paths_apart():
+    value, arrays = tree.encode({"a.b": tensor([1.0]), "a": {"b": tensor([2.0])}})
+    assert len(arrays) == 2
+    back = tree.decode(value, arrays, lambda a: a)
+    assert back["a.b"][0] == 1 and back["a"]["b"][0] == 2
