@@ -171,7 +171,11 @@ def main() -> None:
     for threads in options.threads:
         torch.set_num_threads(threads)
         cases: list[tuple[str, str, Case]] = []
-        cases += [("matmul", n, matmul_case(n, threads)) for n in MATMULS if options.only in n and "forward" in options.direction]
+        cases += [
+            ("matmul", n, matmul_case(n, threads))
+            for n in MATMULS
+            if options.only in n and "forward" in options.direction
+        ]
         cases += [(d, n, conv_case(n, d, threads)) for d in options.direction for n in CONVS if options.only in n]
         ratios = []
         for kind, name, (theirs, ours, error) in cases:

@@ -285,6 +285,27 @@ def test_random_expressions(level, seed):
     check(level, kernel, arrays, [133], 2, rtol=2e-4 if type == "f32" else 1e-12, atol=1e-5 if type == "f32" else 1e-13)
 
 
+@pytest.mark.parametrize("type", FLOATS)
+def test_functions_outside_vector_loops(level, type):
+    """The same operations one at a time, as for the scalars of an optimizer step."""
+    x, y = load(0, type, i), load(1, type, i)
+    ops = ("exp", "log", "tanh", "sin", "erf", "sigmoid", "rsqrt", "floor", "log1p", "lgamma")
+    values = [call(op, x) for op in ops] + [call(op, x, y) for op in ("pow", "fmod", "mod", "atan2")]
+    body = [Store(2 + k, i, v) for k, v in enumerate(values)]
+    body += [Store(2 + len(values), i, cast(x, "f16")), Store(3 + len(values), i, cast(cast(y, "i32"), "bf16"))]
+    outputs = [*[type] * len(values), "f16", "bf16"]
+    kernel = Kernel("scalars", (Buffer(type), Buffer(type), *(Buffer(t, "w") for t in outputs)), 1,
+                    [Loop("i", param(0), body, task=True)])  # fmt: skip
+    rng = np.random.default_rng(12)
+    arrays = [
+        np.abs(draw(rng, type, 40)) + 0.1,
+        draw(rng, type, 40),
+        *(np.zeros(40, interpret.dtype(t)) for t in outputs),
+    ]
+    arrays[0] = arrays[0].astype(arrays[1].dtype)
+    check(level, kernel, arrays, [40], 2, rtol=3e-6 if type == "f32" else 1e-12, atol=1e-7 if type == "f32" else 1e-14)
+
+
 # -- reductions -----------------------------------------------------------------------------------------------------
 
 
@@ -523,7 +544,14 @@ def test_random_kernels(level, seed):
     buffers = (Buffer(type), Buffer(type), Buffer(type, "w"), Buffer(type, "w"), Buffer("i64", "w"), Buffer(type, "rw"))
     kernel = Kernel("random", buffers, 2, [nest])
     small = lambda size: rng.integers(-9, 10, size).astype(interpret.dtype(type))
-    arrays = [small(rows * columns), small(100), small(rows * columns), small(100), np.zeros(100, np.int64), small(rows * columns)]
+    arrays = [
+        small(rows * columns),
+        small(100),
+        small(rows * columns),
+        small(100),
+        np.zeros(100, np.int64),
+        small(rows * columns),
+    ]
     check(level, kernel, arrays, [rows, columns], 3)
 
 

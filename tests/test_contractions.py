@@ -35,14 +35,16 @@ def target(request: pytest.FixtureRequest) -> Target:
     return TARGETS[request.param]
 
 
-def guarded(size: int) -> np.ndarray:
-    """Memory full of NaN, at an address that is no multiple of a vector."""
-    return np.full(size + 8, 0xFF, dtype=np.uint8)[4 : 4 + size] if size % 8 else np.full(size, 0xFF, dtype=np.uint8)
+def workspace(size: int) -> np.ndarray:
+    """Aligned memory full of NaN: whoever reads what nobody wrote is found out."""
+    whole = np.full(size + 64, 0xFF, dtype=np.uint8)
+    start = -whole.ctypes.data % 64
+    return whole[start : start + size]
 
 
 def run(plan: Plan, arrays: dict[str, np.ndarray], target: Target, threads: int) -> None:
     pool = POOLS.setdefault(threads, ThreadPool(threads))
-    memory = {name: guarded(size) for name, size in plan.workspaces.items()} | arrays
+    memory = {name: workspace(size) for name, size in plan.workspaces.items()} | arrays
     names = list(memory)
     builder = TableBuilder()
     for launch, kernel in zip(plan.launches, get_kernels([x.source for x in plan.launches], target), strict=True):
@@ -66,7 +68,15 @@ def close(result: np.ndarray, expected: np.ndarray, dtype: str) -> None:
     assert error <= TOLERANCE[dtype] * max(1.0, np.abs(expected).max(initial=0.0)), error
 
 
-SIZES = [(1, 1, 1, 1), (2, 17, 33, 5), (1, 64, 10, 0), (3, 15, 70, 19), (1, 100, 64, 100), (1, 1, 200, 77), (1, 90, 1, 33)]
+SIZES = [
+    (1, 1, 1, 1),
+    (2, 17, 33, 5),
+    (1, 64, 10, 0),
+    (3, 15, 70, 19),
+    (1, 100, 64, 100),
+    (1, 1, 200, 77),
+    (1, 90, 1, 33),
+]
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
@@ -106,7 +116,9 @@ def test_strides_and_a_repeated_matrix(target):
     rng = np.random.default_rng(2)
     a, b, out = draw(rng, (3, 20, 50), "f32"), draw(rng, (40, 60), "f32"), poison((20, 3, 40), "f32")
     # A's rows are part of wider ones, B is one matrix for all, and C's batch is its middle axis.
-    plan = plan_matmul(MatmulSpec(), 3, 20, 35, 40, 2, target, lda=50, stride_a=1000, ldb=60, stride_b=0, ldc=120, stride_c=40)
+    plan = plan_matmul(
+        MatmulSpec(), 3, 20, 35, 40, 2, target, lda=50, stride_a=1000, ldb=60, stride_b=0, ldc=120, stride_c=40
+    )
     run(plan, {"a": a, "b": b, "out": out}, target, 2)
     close(out[:, :, :35].swapaxes(0, 1), a[:, :, :40].astype(np.float64) @ b[:, :35], "f32")
     assert np.isnan(out[:, :, 35:]).all()
@@ -131,7 +143,9 @@ def test_an_epilogue_with_several_operands_and_results(target):
     total, relu = poison((m, n), "f32"), poison((m, n), "f32")
     plan = plan_matmul(MatmulSpec(epilogue=fused()), 1, m, n, k, 2, target, epilogue_params=(n,))
     run(plan, {**arrays, "sum": total, "relu": relu}, target, 2)
-    expected = (arrays["a"].astype(np.float64) @ arrays["b"] + arrays["bias"]) * arrays["scale"][:, None] + arrays["residual"]
+    expected = (arrays["a"].astype(np.float64) @ arrays["b"] + arrays["bias"]) * arrays["scale"][:, None] + arrays[
+        "residual"
+    ]
     close(total, expected, "f32")
     close(relu, np.maximum(expected, 0), "f32")
 
@@ -166,8 +180,12 @@ CONVS = {  # in, out, kernel, stride, padding (top, left, bottom, right), dilati
 }
 
 
-@pytest.mark.parametrize("name", CONVS)
-@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+OTHER_DTYPES = ["uneven", "first layer", "groups", "strided depthwise"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [("f32", name) for name in CONVS] + [(d, name) for d in ("f64", "bf16") for name in OTHER_DTYPES]
+)
 def test_convolutions_and_both_gradients(target, name, dtype):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(5)
@@ -201,7 +219,11 @@ def test_a_convolution_with_an_epilogue(target):
     rng = np.random.default_rng(6)
     for groups in (1, 2, 32):
         x, weight = draw(rng, (2, 7, 6, 32), "f32"), draw(rng, (32, 32 // groups, 3, 3), "f32")
-        arrays = {"bias": draw(rng, (32,), "f32"), "scale": draw(rng, (84,), "f32"), "residual": draw(rng, (84, 32), "f32")}
+        arrays = {
+            "bias": draw(rng, (32,), "f32"),
+            "scale": draw(rng, (84,), "f32"),
+            "residual": draw(rng, (84, 32), "f32"),
+        }
         total, relu = poison((84, 32), "f32"), poison((84, 32), "f32")
         spec = ConvSpec((32, 32), (3, 3), padding=(1, 1, 1, 1), groups=groups, epilogue=fused())
         plan = plan_conv_forward(spec, 2, 7, 6, 2, target, epilogue_params=(32,))
@@ -223,4 +245,7 @@ def test_layers_of_other_shapes_share_machine_code():
         for plan in [plan_conv_forward(spec, 8, size, size, 2, target)]
     }
     assert len(keys) == 1
-    assert len({plan_matmul(MatmulSpec(), 1, m, 256, 100, 2, target).launches[0].source.key for m in (1, 32, 64, 500)}) == 1
+    assert (
+        len({plan_matmul(MatmulSpec(), 1, m, 256, 100, 2, target).launches[0].source.key for m in (1, 32, 64, 500)})
+        == 1
+    )

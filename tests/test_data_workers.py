@@ -187,6 +187,25 @@ def test_an_exception_comes_back_with_its_type_traceback_and_item():
     assert "while loading item 7" in note and "in DataLoader worker 1" in note and "in act" in note
 
 
+def test_a_stop_iteration_of_the_dataset_is_an_error_and_not_the_end():
+    def act():
+        raise StopIteration("early")
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(DataLoader(Broken(act), batch_size=2, num_workers=1))
+
+
+class Unwilling(Rows):
+    def __setstate__(self, state):
+        raise OSError("not here")
+
+
+def test_a_dataset_that_fails_to_arrive_says_so():
+    with pytest.raises(OSError, match="not here") as caught:
+        list(DataLoader(Unwilling(), batch_size=2, num_workers=1))
+    assert "while receiving the dataset" in caught.value.__notes__[0]
+
+
 def test_an_exception_that_cannot_be_rebuilt_is_told_in_words():
     def act():
         raise PickyError("this", "that")

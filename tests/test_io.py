@@ -4,6 +4,7 @@ import json
 import os
 import struct
 import zipfile
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def path(tmp_path):
 def random_array(dtype, shape, seed=0):
     bits = np.random.default_rng(seed).integers(0, 256, (*shape, dtype.itemsize), np.uint8)
     if dtype is dt.bool_:
-        return (bits[..., 0] & 1).astype(bool)
+        return np.asarray(bits[..., 0] & 1, bool)
     return np.ascontiguousarray(bits).reshape(-1).view(dtype.numpy).reshape(shape)
 
 
@@ -52,7 +53,12 @@ def test_every_dtype_comes_back_bit_for_bit(dtype, shape, tmp_path_factory):
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.complex_numbers(allow_nan=False),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.complex_numbers(allow_nan=False),
     lambda inner: (
         st.lists(inner)
         | st.lists(inner).map(tuple)
@@ -74,7 +80,7 @@ def test_nested_values_come_back_with_their_types(value, tmp_path_factory):
 def test_not_a_number_and_dtypes_come_back(path):
     io.save([float("nan"), float("-inf"), dt.bfloat16, np.float32(1.5)], path)
     nan, minus, dtype, number = io.load(path)
-    assert nan != nan and minus == -np.inf and dtype is dt.bfloat16 and number == 1.5
+    assert np.isnan(nan) and minus == -np.inf and dtype is dt.bfloat16 and number == 1.5
 
 
 def test_tied_tensors_are_stored_once_and_tied_again(path):
@@ -94,6 +100,10 @@ def test_what_cannot_be_stored_is_refused_with_its_place(path):
         nest = [nest]
     with pytest.raises(TypeError, match="nested more than 100 deep"):
         io.save(nest, path)
+    with pytest.raises(TypeError, match="not proper Unicode"):
+        io.save({"half\ud800": 1}, path)
+    with pytest.raises(TypeError, match="integer at n is too long"):
+        io.save({"n": 1 << 20_000}, path)
     assert not path.exists()
 
 
@@ -122,8 +132,6 @@ def test_the_reference_implementation_agrees(dtype, path):
     from safetensors.torch import load, save
 
     array = random_array(dtype, (3, 5))
-    if dtype is dt.bfloat16 or dtype.is_floating_point:
-        array = np.nan_to_num(array.astype(np.float32)).astype(dtype.numpy)
     io.save_safetensors({"x": array, "empty": array[:0]}, path, {"made": "here"})
     theirs = load(path.read_bytes())["x"]
     assert theirs.contiguous().view(torch.uint8).numpy().tobytes() == array.tobytes()
@@ -165,12 +173,11 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(safetensors, "write", full)
-    with pytest.raises(OSError, match="No space left"):
-        io.save({"x": 2}, path)
-    monkeypatch.setattr(os, "fsync", full)
-    monkeypatch.undo()
-    assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
+    for module, name in [(safetensors, "write"), (os, "fsync"), (os, "replace")]:
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+            patch.setattr(module, name, full)
+            io.save({"x": 2}, path)
+        assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
 
 
 def test_a_missing_folder_and_a_folder_as_target_are_refused(tmp_path):
@@ -201,13 +208,17 @@ def test_missing_files_folders_and_other_files_are_told_apart(path, tmp_path):
         io.load(path)
     with pytest.raises(io.LzmError, match="is a folder"):
         io.load(tmp_path)
-    for content, message in [(b"", "is empty"), (b"hello" * 20, "is not an .lzm file"), (b"PK\x03\x04" * 20, "is not an")]:
+    for content, message in [
+        (b"", "is empty"),
+        (b"hello" * 20, "is not an .lzm file"),
+        (b"PK\x03\x04" * 20, "is not an"),
+    ]:
         path.write_bytes(content)
         with pytest.raises(io.LzmError, match=message):
             io.load(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("something.txt", "else")
-    with pytest.raises(io.LzmError, match="is not an .lzm file"):
+    with pytest.raises(io.LzmError, match=r"is not an \.lzm file"):
         io.load(path)
 
 
@@ -330,10 +341,8 @@ def test_random_bytes_never_do_more_than_be_refused(tmp_path_factory, content):
         target.write_bytes(raw)
         with pytest.raises(io.LzmError):
             io.load(target)
-        try:
+        with suppress(io.SafetensorsError):
             io.load_safetensors(target)
-        except io.SafetensorsError:
-            pass
 
 
 def test_trees_name_colliding_paths_apart():

@@ -7,15 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from op_cases import CASES, finite_differences, numbers, run_loops, seeds, shapes, variable
-from op_parity import check, make_leaves
-
-torch = pytest.importorskip("torch")
-
-import lezero.ops.elementwise as E  # noqa: E402
-from lezero.graph.dtype import ALL, as_dtype, bool_, by_name, float32, int64  # noqa: E402
-from lezero.ops.base import REGISTRY  # noqa: E402
-from lezero.ops.expr import evaluate, leaf, reference  # noqa: E402
+import lezero.ops.elementwise as E
+from lezero.graph.dtype import ALL, as_dtype, bool_, by_name, float32, int64
+from lezero.ops.base import REGISTRY
+from lezero.ops.expr import evaluate, leaf, reference
+from op_cases import CASES, finite_differences, needs_torch, numbers, run_loops, seeds, shapes, variable
+from op_parity import check, make_leaves, torch
 
 few = settings(max_examples=6, deadline=None)
 ELEMENTWISE = [
@@ -75,6 +72,7 @@ REALS = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat1
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -2.5, 3.0, -7.25, 1e-30, 3e30, np.inf, -np.inf, np.nan]
 
 
+@needs_torch
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "floor_divide", "remainder", "fmod", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge", "pow", "atan2", "copysign", "logical_and", "logical_or", "logical_xor", "hypot"])  # fmt: skip
 @pytest.mark.parametrize("standing", [(1, 1), (1, 0), (0, 1), (0, 0)])
 def test_result_dtypes_are_pytorchs(name, standing):
@@ -89,6 +87,7 @@ def test_result_dtypes_are_pytorchs(name, standing):
             assert ours.dtype.name == expected, f"{name}({a}, {b})"
 
 
+@needs_torch
 @pytest.mark.parametrize("dtype", REALS + ["complex64"])
 @pytest.mark.parametrize("number", [True, 2, 2.5, 2.5j])
 def test_python_numbers_promote_by_category_only(dtype, number):
@@ -104,6 +103,7 @@ UNARY = [
 ]
 
 
+@needs_torch
 @pytest.mark.parametrize("name", [n for n in UNARY if n not in ("identity", "variable", "detach")])
 def test_special_values_are_pytorchs(name):
     x = np.array(SPECIAL, np.float32)
@@ -113,6 +113,7 @@ def test_special_values_are_pytorchs(name):
     np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-30)
 
 
+@needs_torch
 @pytest.mark.parametrize(
     "name",
     [
@@ -154,6 +155,7 @@ def test_half_precision_is_float32_rounded_once(name, dtype):
     np.testing.assert_array_equal(ours, wide.astype(x.dtype))
 
 
+@needs_torch
 @pytest.mark.parametrize(
     "name",
     [
@@ -197,6 +199,7 @@ def test_complex_values_and_gradients_are_pytorchs(name, seed, shape):
         finite_differences(ours, parts, order=2)
 
 
+@needs_torch
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "bool"])
 @pytest.mark.parametrize(
     "name",
@@ -234,6 +237,7 @@ def gradient_of(build, *arrays):
     return evaluate([grads[x.node].node for x in leaves if x.node in grads], values | more)
 
 
+@needs_torch
 def test_pow_has_gradients_at_zero_and_for_negative_bases():
     a, b = np.array([0.0, 0.0, 0.0, -2.0, -2.0]), np.array([0.0, 1.0, 3.0, 3.0, 2.0])
     x, y = torch.tensor(a, requires_grad=True), torch.tensor(b, requires_grad=True)
@@ -285,3 +289,10 @@ def test_cast_between_all_dtypes(dtype):
         np.testing.assert_array_equal(reference(node, [x]), x.real.astype(other.numpy))
         code = E.cast.element(variable("x", as_dtype(dtype).code), dtype=other)
         assert code.type == other.code
+
+
+def test_nan_to_num_is_numpys():
+    x = np.array([np.nan, np.inf, -np.inf, 1.5], np.float32)
+    (a,), values = make_leaves([x])
+    np.testing.assert_array_equal(evaluate([E.nan_to_num(a).node], values)[0], np.nan_to_num(x))
+    np.testing.assert_array_equal(evaluate([E.nan_to_num(a, 2.0, 3.0, -3.0).node], values)[0], [2, 3, -3, 1.5])

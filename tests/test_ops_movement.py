@@ -7,17 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lezero.graph.dim import Dim, noting_guards
+from lezero.graph.dtype import as_dtype, by_name, float32, int64
+from lezero.ops import indexing, movement, scan, sorting
+from lezero.ops.base import REGISTRY, View
+from lezero.ops.expr import evaluate, leaf
+from lezero.ops.shaping import blocks
 from op_cases import CASES, Indexed, finite_differences, numbers, run_index, run_loops, seeds, variable
-from op_parity import check, make_leaves
-
-torch = pytest.importorskip("torch")
-
-from lezero.graph.dim import Dim, noting_guards  # noqa: E402
-from lezero.graph.dtype import as_dtype, by_name, float32, int64  # noqa: E402
-from lezero.ops import indexing, movement, scan, sorting  # noqa: E402
-from lezero.ops.base import REGISTRY, View  # noqa: E402
-from lezero.ops.expr import evaluate, leaf  # noqa: E402
-from lezero.ops.shaping import blocks  # noqa: E402
+from op_parity import check, make_leaves, torch
 
 few = settings(max_examples=10, deadline=None)
 MOVING = [
@@ -197,7 +194,7 @@ def test_searchsorted_is_numpys(right):
 def test_masked_scatter_is_pytorchs():
     mask = np.random.default_rng(0).random((3, 4)) < 0.5
     check(
-        lambda x, m, s: indexing.masked_scatter(x, m, s), lambda x, m, s: x.masked_scatter(m, s),
+        indexing.masked_scatter, lambda x, m, s: x.masked_scatter(m, s),
         numbers((3, 4), 1), mask, numbers((12,), 2), order=1,
     )  # fmt: skip
 

@@ -115,6 +115,7 @@ def test_binary_cross_entropy_at_the_ends():
         )  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:reduction. .mean. divides")
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum", "batchmean"])
 def test_kullback_leibler(reduction):
     x, t = np.log(uniform(4, 3)), uniform(4, 3, seed=1)

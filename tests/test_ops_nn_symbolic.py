@@ -48,6 +48,7 @@ CASES = {
     "softmax": (lambda x: softmax(x, axis=2), "nst"),
     "log_softmax": (lambda x: log_softmax(x, axis=1), "n4"),
     "attention": (lambda *xs: attention(*xs, is_causal=True), "n2s4", "n2s4", "n2s4"),
+    "attention of symbolic features": (attention, "2st", "2st", "2s4"),
     "attention with shared keys": (attention, "n4s4", "n2t4", "n2t4"),
     "cross_entropy": (lambda *xs: cross_entropy(*xs, label_smoothing=0.1), "n4s", "i:ns", "4"),
     "cross_entropy of a symbol": (lambda *xs: cross_entropy(*xs, label_smoothing=0.1), "ns", "i:n"),

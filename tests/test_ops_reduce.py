@@ -9,15 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from op_cases import CASES, finite_differences, numbers
-from op_parity import check, make_leaves
-
-torch = pytest.importorskip("torch")
-
-from lezero.graph.dtype import by_name, float32, int32, int64  # noqa: E402
-from lezero.ops import reduce as R  # noqa: E402
-from lezero.ops.base import REGISTRY  # noqa: E402
-from lezero.ops.expr import evaluate, leaf  # noqa: E402
+from lezero.graph.dtype import by_name, float32, int32, int64
+from lezero.ops import reduce as R
+from lezero.ops.base import REGISTRY
+from lezero.ops.expr import evaluate, leaf
+from op_cases import CASES, finite_differences, needs_torch, numbers
+from op_parity import check, make_leaves, torch
 
 few = settings(max_examples=15, deadline=None)
 REDUCTIONS = [
@@ -79,6 +76,7 @@ def test_products_have_gradients_of_every_order_at_zeros(shift, zeros):
 DTYPES = ["bool", "uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 
 
+@needs_torch
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "name", ["sum", "prod", "max", "min", "any", "all", "argmax", "count_nonzero", "mean", "logsumexp"]

@@ -89,7 +89,7 @@ BOUNDS = {
     "acosh": (lambda: 1 + np.abs(spread(-1e4, 1e4)), np.arccosh, 2, 4),
     "atanh": (lambda: spread(-0.9999, 0.9999), np.arctanh, 2, 4),
     "sigmoid": (lambda: spread(-87, 87), lambda x: 1 / (1 + np.exp(-x)), 3, 3),
-    "erf": (lambda: spread(-6, 6, (1, -1)), math_function(math.erf), 4, 4),
+    "erf": (lambda: spread(-6, 6, (1, -1)), math_function(math.erf), 3, 3),
     "erfc": (lambda: spread(-6, 26), math_function(math.erfc), 2, 7),
     "rsqrt": (positive, lambda x: 1 / np.sqrt(x), 2, 2),
 }

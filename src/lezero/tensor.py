@@ -320,7 +320,7 @@ class Tensor(Operand, Handle):
         with no_grad():
             made = _new(type(self))
             made.__dict__.update({k: v for k, v in self.__dict__.items() if not k.startswith("_")})
-            made._buffer = Buffer(np.array(self._realized().array, copy=True, order="K"))
+            made._buffer = Buffer(np.array(self._realized().array, copy=True, order="C"))
             made._dynamic = self._dynamic
             made._requires_grad = self._requires_grad
             if self._grad is not None:

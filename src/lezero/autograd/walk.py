@@ -77,7 +77,9 @@ def walk(
         if not isinstance(results, (tuple, list)):
             results = (results,)
         if len(results) != len(inputs):
-            raise GradientError(f"{node.op.name}: the gradient rule gave {len(results)} results for {len(inputs)} inputs")
+            raise GradientError(
+                f"{node.op.name}: the gradient rule gave {len(results)} results for {len(inputs)} inputs"
+            )
         for n, x, dx in zip(node.inputs, inputs, results):
             if dx is None or not n.tracks:
                 continue
@@ -128,7 +130,9 @@ def by_decomposition(op: Op) -> Callable:
         result = decompose(*leaves, **attrs).node
         for node in toposort([result]):
             if node.inputs:
-                node.tracks = node.op.differentiable and node.dtype.differentiable and any(n.tracks for n in node.inputs)
+                node.tracks = (
+                    node.op.differentiable and node.dtype.differentiable and any(n.tracks for n in node.inputs)
+                )
         grads = walk({result: up}, Expr)
         found = [grads.get(x.node) for x in leaves]
         made = {up.node: dy, **{x.node: operand for x, operand in zip(leaves, inputs)}}

@@ -55,9 +55,12 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str] | None = None) -> int:
     """Run a command line and return its exit code; a user's mistake is one line on standard error."""
     try:
-        result = command.main(args=arguments, prog_name="lezero", standalone_mode=False)
+        with command.make_context("lezero", sys.argv[1:] if arguments is None else list(arguments)) as context:
+            result = command.invoke(context)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return MISTAKE
@@ -65,8 +68,8 @@ def run(arguments: list[str] | None = None) -> int:
         where = f" (see {error.ctx.command_path} --help)" if isinstance(error, click.UsageError) and error.ctx else ""
         return _fail(f"{error.format_message().rstrip('.')}{where}")
     except (KeyboardInterrupt, click.Abort) as error:
-        cause = error if str(error) else error.__context__
-        click.echo(f"lezero: {cause or 'interrupted'}", err=True)
+        after_echo = "\n" if sys.stderr.isatty() else ""  # the terminal has written ^C on this line
+        click.echo(f"{after_echo}lezero: {str(error) or 'interrupted'}", err=True)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has seen enough; nothing more can be written, not even at exit.

@@ -57,7 +57,7 @@ def _cpu() -> dict[str, Any]:
     from lezero.backends.cpu.detect import available_levels, detect
 
     try:
-        return {"level": detect().name, "available": list(available_levels())}
+        return {"level": detect().level, "available": list(available_levels())}
     except ValueError as error:
         raise click.ClickException(str(error)) from None
 

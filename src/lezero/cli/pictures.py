@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
 _SHADES = " .:-=+*#%@"
 
 
-def side_by_side(images: np.ndarray, captions: list[str], columns: int | None = None) -> str:
+def side_by_side(images: Sequence[np.ndarray], captions: list[str], columns: int | None = None) -> str:
     """Rows of pictures with a caption under each, as wide as the terminal (or `columns`)."""
     drawn = [draw(image) for image in images]
     wide = max([width_of(images[0]), *(len(c) for c in captions)]) + 2 if len(images) else 1

@@ -34,7 +34,8 @@ def predict(
     with user_errors():
         classifier = Classifier.open(file)
     sources = _from_data(data) if data else [(path.name, read_images(path), None) for path in images]
-    results, pictures = [], []
+    results: list[dict[str, Any]] = []
+    pictures: list[np.ndarray] = []
     for source, pixels, labels in sources:
         pixels = pixels[:count]
         chances = classifier.probabilities(pixels)
@@ -50,7 +51,7 @@ def predict(
     elif show:
         from lezero.cli.pictures import side_by_side
 
-        click.echo(side_by_side([np.asarray(p) for p in pictures], [_caption(r) for r in results]), color=True)
+        click.echo(side_by_side(pictures, [_caption(r) for r in results]), color=True)
     else:
         for r in results:
             click.echo(f"{r['image']}  {_caption(r)}")

@@ -13,7 +13,7 @@ from lezero.data import DataLoader, Dataset
 from lezero.data.datasets import Images
 from lezero.data.transforms import RandomCrop
 from lezero.nn import functional as F
-from lezero.trainer import Trainer
+from lezero.trainer import Callback, Trainer
 
 
 def fit(
@@ -41,10 +41,26 @@ def fit(
     trainer = Trainer(
         classifier.model, optimizer, F.cross_entropy,
         metrics=["accuracy"], scheduler=scheduler, schedule_per="step", progress=progress,
+        callbacks=[SameOptions(model=name, epochs=epochs, batch_size=batch_size, lr=lr, images=len(training))],
     )  # fmt: skip
     start = time.perf_counter()
     history = trainer.fit(loader, validation, epochs=epochs, checkpoints=checkpoints, resume=resume)
     return classifier, history, time.perf_counter() - start
+
+
+class SameOptions(Callback):
+    """Refuses to continue a training that was begun with other options: its schedule would be another one."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.options
+
+    def load_state_dict(self, state: Any) -> None:
+        for name, now in self.options.items():
+            if state.get(name) != now:
+                raise ValueError(f"--resume needs the options as before: {name} was {state.get(name)}, not {now}")
 
 
 class Prepared(Dataset):

@@ -65,7 +65,7 @@ def train(
             f"{said}; saved to {checkpoints.last}, continue with: lezero train --resume and the options as before"
         ) from None
     classifier.save(out, data=data, epochs=epochs, accuracy=history[-1]["val_accuracy"])
-    result = {"out": str(out), "epochs": len(history), "seconds": seconds, **history[-1]}
+    result: dict[str, Any] = {"out": str(out), "epochs": len(history), "seconds": seconds, **history[-1]}
     _report(as_json, result, f"saved {out}: {100 * result['val_accuracy']:.2f} % of the held-out images are right")
 
 

@@ -86,6 +86,7 @@ class VectorPlan:
 
 
 def plan(loop: ir.Loop, target: Target) -> VectorPlan:
+    """Lanes by the size of what is computed (f32 fills registers; wider types take several), unrolling by weight."""
     everything = values(loop.body)
     sizes = set()
     weight = 0.0
@@ -99,6 +100,10 @@ def plan(loop: ir.Loop, target: Target) -> VectorPlan:
             scale = 2.5 if v.op in HEAVY else 1
             cost = 40 if v.op in HEAVY else WEIGHT.get(v.op, 1)
             weight += cost * scale * (2 if size == 8 and v.op in WEIGHT else 1)
+    positions = any(isinstance(s, ir.Reduce) and s.index is not None for s in statements(loop.body))
+    divided = any(v.type == "i64" and v.op in ("floordiv", "mod") for v in everything)
+    if (positions or divided) and not sizes & {4, 8}:
+        sizes.add(4)  # positions and divided indices are vectors of i64: as many as narrow data fill every register
     size = next((s for s in (4, 8, 2, 1) if s in sizes), 8)
     lanes = target.lanes(size)
     weight *= max(1.0, max(sizes, default=size) / size)

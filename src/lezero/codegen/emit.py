@@ -15,6 +15,7 @@ from lezero.codegen.memory import Memory
 from lezero.codegen.target import Target
 from lezero.codegen.values import Builder, Region, X
 from lezero.loops import ir, printer
+from lezero.loops.verify import verify
 
 SIGNATURE = "(ptr noundef %buffers, ptr noundef %params, i64 noundef %task, i64 noundef %tasks, ptr noundef %scratch)"
 TASK_BLOCK = 64  # iterations: task borders of a vector loop fall on multiples, so that no cache line is shared
@@ -38,8 +39,10 @@ def _scratch_bytes(scratch: ir.Scratch, params: tuple[int, ...]) -> int:
 def emit(kernel: ir.Kernel, target: Target) -> str:
     """LLVM IR text that defines ``kernel`` (and ``combine``) with the machine contract of :mod:`lezero.loops.ir`.
 
-    The module refers to no external symbol; what arithmetic needs beyond instructions is defined inside.
+    The module refers to no external symbol; what arithmetic needs beyond instructions is defined inside.  Raises
+    :class:`~lezero.loops.verify.LoopError` if the kernel breaks a rule of the loop IR.
     """
+    verify(kernel)
     b = Builder(target)
     functions = [_function("kernel", kernel, kernel.body, b)]
     if kernel.combine is not None:

@@ -2,8 +2,8 @@
 
 :func:`apply` calls an internal function of the module being written, one per operation, type and lane count, and
 writes it on first use; LLVM inlines the short ones.  Error bounds, tested in ``tests/test_vector_math.py``: f32 exp,
-log and their relatives 2 ulp; f64 4 ulp, unless said otherwise at the function.  Infinities, NaN, signed zeros and
-subnormals follow C99's annex F.
+log and their relatives 2 ulp, tanh, sigmoid and erf 3; f64 4 ulp, unless said otherwise at the function.  Infinities,
+NaN, signed zeros and subnormals follow C99's annex F.
 
 Techniques (textbook: Muller, *Elementary Functions*, 3rd ed., 2016): additive argument reduction with split constants
 (Cody & Waite 1980), rounding by adding 1.5 * 2**52 instead of converting, and products made exact with fused

@@ -132,7 +132,7 @@ class Memory(Expressions):
             at = b.ins(f"getelementptr i8, {pointer.typed}, i64 {(2 * p * n + first) * size}", "ptr", 1)
             halves.append(b.ins(f"load {vector(kind, n)}, {at.typed}, align {size}", kind, n))
         lanes = [2 * k if 2 * k < n else n + 2 * k - (n - 1) for k in range(n)]
-        return b.shuffle(*halves, lanes)
+        return b.shuffle(halves[0], halves[1], lanes)
 
     def _strided(self, pointer: X, index: V, kind: str, p: int) -> X:
         """Pointers to `stride` apart elements; a small constant stride has 32-bit lane offsets."""

@@ -26,7 +26,7 @@ def erf(b: Builder, x: X) -> X:
 
 @function
 def erfc(b: Builder, x: X) -> X:
-    """exp(-x*x) * Q(t) / (1 + 2x), t = (x - 3.75)/(x + 3.75) (Shepherd and Laframboise 1981); 6 ulp."""
+    """exp(-x*x) * Q(t) / (1 + 2x), t = (x - 3.75)/(x + 3.75) (Shepherd and Laframboise 1981); 6 ulp in f64."""
     a = clamp(x.abs(), 0.0, 28.0)
     # exp(-a*a) needs a*a to twice the precision: its upper half has an exact square.
     high = (a.bits() & ~((1 << 27) - 1)).floats()

@@ -243,7 +243,7 @@ def _exception(failure: wire.Failure, worker: _Process) -> BaseException:
     if failure.exception is not None:
         with suppress(Exception):
             error = pickle.loads(failure.exception)
-    if not isinstance(error, BaseException):
+    if not isinstance(error, BaseException) or isinstance(error, StopIteration):  # which would end the loop in silence
         error = RuntimeError(f"{failure.kind}: {failure.message}")
     error.add_note(
         f"in DataLoader worker {worker.number} (pid {worker.popen.pid}) {failure.context}:\n{failure.traceback}"

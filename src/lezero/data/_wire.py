@@ -66,7 +66,7 @@ def _array_parts(array: np.ndarray) -> tuple[Any, Any, tuple[int, ...]]:
     dtype: Any = array.dtype
     if array.dtype.kind == "V" and array.dtype.names is None:
         dtype = array.dtype.type  # ml_dtypes' types lose themselves when a dtype object is pickled by its name
-    return pickle.PickleBuffer(flat.view(np.uint8)), dtype, array.shape
+    return pickle.PickleBuffer(flat.view(np.uint8).data), dtype, array.shape
 
 
 _alias = False  # whether arrays may look into the buffers they came in (set while a worker unpacks its dataset)

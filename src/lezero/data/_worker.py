@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 from typing import Any, BinaryIO
 
 from lezero.data import _wire as wire
 from lezero.data._shared import Block
 from lezero.data.collate import default_collate, default_convert
-from lezero.data.fetch import Fetcher
+from lezero.data.fetch import END, Fetcher
 from lezero.data.randomness import batch_randomness, seed_process
 from lezero.data.worker_info import WorkerInfo, set_worker_info
 
@@ -96,9 +97,10 @@ class _Worker:
                     fetcher.context = "while starting the stream"
                     stream = iter(dataset)
                 batch = self._make(fetcher, message, stream, info.seed)
-                packed = wire.dump(batch, lambda n, block=slots[message.slot]: _room(block, n))
-            except StopIteration:
-                self._send(wire.Exhausted(message.epoch, message.number))
+                if batch is END:
+                    self._send(wire.Exhausted(message.epoch, message.number))
+                    continue
+                packed = wire.dump(batch, partial(_room, slots[message.slot]))
             except Exception as error:
                 self._fail(message.epoch, message.number, fetcher.context, error)
             else:

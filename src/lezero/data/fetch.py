@@ -9,6 +9,10 @@ from typing import Any
 from lezero.data.collate import collate, convert, default_collate, default_convert, wrap_arrays
 
 
+END = object()
+"""What a stream gives after its last batch."""
+
+
 class Fetcher:
     """Fetches items and collates them.
 
@@ -46,15 +50,15 @@ class Fetcher:
         return self._collate(items)
 
     def from_stream(self, stream: Iterator[Any], count: int | None, drop_last: bool) -> Any:
-        """The batch of the next `count` items; raises StopIteration at the end."""
+        """The batch of the next `count` items, or END."""
         self.context = "while reading from the stream"
         if count is None:
-            item = next(stream)
+            item = next(stream, END)
             self.context = "while converting an item of the stream"
-            return self._collate(item)
+            return END if item is END else self._collate(item)
         items = list(islice(stream, count))
         if not items or (drop_last and len(items) < count):
-            raise StopIteration
+            return END
         self.context = "while collating items of the stream"
         return self._collate(items)
 

@@ -10,7 +10,7 @@ from lezero.data import _pool
 from lezero.data import _wire as wire
 from lezero.data.collate import default_collate, default_convert
 from lezero.data.dataset import IterableDataset
-from lezero.data.fetch import Fetcher
+from lezero.data.fetch import END, Fetcher
 from lezero.data.randomness import batch_randomness, draw_seed, generator_state, restore_generator
 from lezero.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 from lezero.tensor import tensor
@@ -165,10 +165,9 @@ class DataLoader:
                 stream = iter(self.dataset)
                 for number in count():
                     with batch_randomness(progress.seed, number):
-                        try:
-                            batch = fetcher.from_stream(stream, self.batch_size, self.drop_last)
-                        except StopIteration:
-                            return
+                        batch = fetcher.from_stream(stream, self.batch_size, self.drop_last)
+                    if batch is END:
+                        return
                     if number >= progress.delivered:
                         yield batch
             for number, indices in enumerate(progress.indices, progress.delivered):
@@ -215,7 +214,7 @@ class DataLoader:
         missing = {"running", "seed", "delivered", "sampler", "generator"} - state.keys()
         if missing:
             raise ValueError(f"this is not a loader's state: it lacks {', '.join(sorted(missing))}")
-        source = self.batch_sampler if self.batched else self.sampler
+        source: Any = self.batch_sampler if self.batched else self.sampler
         if hasattr(source, "load_state_dict") and state["sampler"]:
             source.load_state_dict(state["sampler"])
         restore_generator(self.generator, state["generator"])  # after the sampler, which may draw from the same one

@@ -16,12 +16,18 @@ class Buffer:
     array : numpy.ndarray
         The logical shape, with the strides the elements really have (dense in some order of the dimensions).
     device : str
+    order : tuple of int or None
+        The dimensions from the outermost to the innermost in memory; None is row-major.
+    address : int
+        Of the first element.
     """
 
-    __slots__ = ("__weakref__", "array", "device")
+    __slots__ = ("__weakref__", "_address", "array", "device", "order")
 
-    def __init__(self, array: np.ndarray, device: str = "cpu"):
-        self.array, self.device = array, device
+    def __init__(
+        self, array: np.ndarray, device: str = "cpu", order: tuple[int, ...] | None = None, address: int | None = None
+    ):
+        self.array, self.device, self.order, self._address = array, device, order, address
 
     @property
     def nbytes(self) -> int:
@@ -29,7 +35,9 @@ class Buffer:
 
     @property
     def address(self) -> int:
-        return self.array.__array_interface__["data"][0]
+        if self._address is None:
+            self._address = self.array.__array_interface__["data"][0]
+        return self._address
 
 
 class _Exported:

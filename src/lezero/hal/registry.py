@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module, metadata
+from importlib import import_module
 
 from lezero.hal.backend import Backend
 
@@ -14,6 +14,8 @@ _current: Backend | None = None
 
 def _entry_points() -> dict[str, str]:
     found = dict(_BUILTIN)
+    from importlib import metadata  # slow to import, and only needed when other packages are asked for
+
     for ep in metadata.entry_points(group="lezero.backends"):
         found.setdefault(ep.name, ep.value)
     return found

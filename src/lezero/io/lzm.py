@@ -59,7 +59,7 @@ def save(obj: Any, path: str | Path, *, kind: str = "checkpoint", extra: dict[st
         value, arrays = tree.encode(obj)
     except tree.TreeError as error:
         raise TypeError(f"lz.save: {error}") from None
-    header = {"format": FORMAT, "version": VERSION, "kind": kind, "writer": _writer(), **(extra or {}), "value": value}
+    header = {**(extra or {}), "format": FORMAT, "version": VERSION, "kind": kind, "writer": _writer(), "value": value}
     text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     with atomic_file(path) as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:

@@ -96,7 +96,7 @@ def write(file: BinaryIO, arrays: Mapping[str, np.ndarray], metadata: Mapping[st
     for name in order:
         flat = np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8)
         for start in range(0, flat.size, _CHUNK):
-            file.write(flat[start : start + _CHUNK])
+            file.write(flat[start : start + _CHUNK].data)
 
 
 def read(file: BinaryIO, size: int) -> dict[str, np.ndarray]:

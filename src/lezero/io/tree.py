@@ -28,6 +28,7 @@ from lezero.graph.dtype import DType, as_dtype, by_name
 from lezero.tensor import Tensor
 
 MAX_DEPTH = 100
+_MAX_BITS = 14_000  # Python's own JSON reader takes 4,300 digits
 
 
 class TreeError(ValueError):
@@ -49,8 +50,10 @@ class _Encoder:
     def value(self, obj: Any, path: tuple[str, ...], depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise TreeError(f"it is nested more than {MAX_DEPTH} deep at {_at(path)}")
-        if obj is None or isinstance(obj, (bool, str)):
+        if obj is None or isinstance(obj, bool):
             return obj
+        if isinstance(obj, str):
+            return _proper(obj, path)
         if isinstance(obj, Tensor):
             return self._tensor(obj, path)
         if isinstance(obj, np.ndarray):
@@ -58,6 +61,8 @@ class _Encoder:
         if isinstance(obj, np.generic):
             obj = obj.item()
         if isinstance(obj, int):
+            if obj.bit_length() > _MAX_BITS:
+                raise TreeError(f"the integer at {_at(path)} is too long for JSON readers")
             return int(obj)
         if isinstance(obj, float):
             return float(obj) if math.isfinite(obj) else {"$float": repr(float(obj))}
@@ -77,7 +82,7 @@ class _Encoder:
 
     def _mapping(self, obj: Mapping, path: tuple[str, ...], depth: int) -> Any:
         plain = all(isinstance(k, str) and not k.startswith("$") for k in obj)
-        values = [(k, self.value(v, (*path, str(k)), depth + 1)) for k, v in obj.items()]
+        values = [(_proper(k, path) if plain else k, self.value(v, (*path, str(k)), depth + 1)) for k, v in obj.items()]
         if plain:
             return dict(values)
         return {"$dict": [[self._key(k, path), v] for k, v in values]}
@@ -103,7 +108,7 @@ class _Encoder:
         return {kind: name, "dtype": dtype.name}
 
 
-def _storage(t: Tensor) -> Any:
+def _storage(t: Any) -> Any:
     """What two tensors share if they are one and the same value under two names (a tied weight)."""
     while t._base is not None and t._view is not None and t._view[0].name == "detach":
         t = t._base
@@ -162,6 +167,15 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray], wrap: Callable[[np.ndar
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise TreeError(f"an entry of the header is not understood ({type(error).__name__}: {error})") from None
+
+
+def _proper(text: str, path: tuple[str, ...]) -> str:
+    """A string that UTF-8 can express (half a surrogate pair is none)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise TreeError(f"the string {text!r} at {_at(path)} is not proper Unicode") from None
+    return text
 
 
 def _at(path: tuple[str, ...]) -> str:

@@ -23,7 +23,13 @@ class BasicBlock(nn.Module):
     expansion = 1
 
     def __init__(
-        self, inplanes: int, planes: int, stride: int = 1, downsample: nn.Module | None = None, groups: int = 1, base_width: int = 64
+        self,
+        inplanes: int,
+        planes: int,
+        stride: int = 1,
+        downsample: nn.Module | None = None,
+        groups: int = 1,
+        base_width: int = 64,
     ):
         super().__init__()
         if groups != 1 or base_width != 64:
@@ -53,7 +59,13 @@ class Bottleneck(nn.Module):
     expansion = 4
 
     def __init__(
-        self, inplanes: int, planes: int, stride: int = 1, downsample: nn.Module | None = None, groups: int = 1, base_width: int = 64
+        self,
+        inplanes: int,
+        planes: int,
+        stride: int = 1,
+        downsample: nn.Module | None = None,
+        groups: int = 1,
+        base_width: int = 64,
     ):
         super().__init__()
         width = int(planes * (base_width / 64.0)) * groups

@@ -23,7 +23,11 @@ class _Activation(Module):
         name, accepted = type(self).__name__, list(self.arguments)
         if len(values) == len(accepted) + 1 and isinstance(values[-1], bool):
             values = values[:-1]  # inplace, by position
-        if len(values) > len(accepted) or named.keys() - self.arguments.keys() or named.keys() & set(accepted[: len(values)]):
+        if (
+            len(values) > len(accepted)
+            or named.keys() - self.arguments.keys()
+            or named.keys() & set(accepted[: len(values)])
+        ):
             raise TypeError(f"{name}: takes {', '.join(accepted) or 'no arguments'}; got {values} and {named}")
         given = {**self.arguments, **dict(zip(accepted, values)), **named}
         self.__dict__.update(given)

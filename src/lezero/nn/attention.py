@@ -58,7 +58,9 @@ class MultiheadAttention(Module):
         one = self.kdim == embed_dim and self.vdim == embed_dim
         self.register_parameter("in_proj_weight", new_parameter(3 * embed_dim, embed_dim, dtype=dtype) if one else None)
         for name, features in (("q", embed_dim), ("k", self.kdim), ("v", self.vdim)):
-            self.register_parameter(f"{name}_proj_weight", None if one else new_parameter(embed_dim, features, dtype=dtype))
+            self.register_parameter(
+                f"{name}_proj_weight", None if one else new_parameter(embed_dim, features, dtype=dtype)
+            )
         self.register_parameter("in_proj_bias", new_parameter(3 * embed_dim, dtype=dtype) if bias else None)
         self.out_proj = Linear(embed_dim, embed_dim, bias=bias, dtype=dtype)
         self.reset_parameters()
@@ -96,7 +98,9 @@ class MultiheadAttention(Module):
             query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
         elif query.ndim != 3:
-            raise ValueError(f"MultiheadAttention: a query of 2 or 3 dimensions is needed, got shape {tuple(query.shape)}")
+            raise ValueError(
+                f"MultiheadAttention: a query of 2 or 3 dimensions is needed, got shape {tuple(query.shape)}"
+            )
         elif not self.batch_first:
             query, key, value = (t.transpose(0, 1) for t in (query, key, value))
         batch, queries = query.shape[0], query.shape[1]

@@ -39,16 +39,22 @@ class _Conv(Module):
         super().__init__()
         name = type(self).__name__
         if groups < 1 or in_channels % groups or out_channels % groups:
-            raise ValueError(f"{name}: {in_channels} and {out_channels} channels are multiples of groups, got groups={groups}")
+            raise ValueError(
+                f"{name}: {in_channels} and {out_channels} channels are multiples of groups, got groups={groups}"
+            )
         if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
-            raise ValueError(f"{name}: padding_mode is 'zeros', 'reflect', 'replicate' or 'circular', got {padding_mode!r}")
+            raise ValueError(
+                f"{name}: padding_mode is 'zeros', 'reflect', 'replicate' or 'circular', got {padding_mode!r}"
+            )
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size = per_dimension(name, "kernel_size", kernel_size, self.dims)
         self.stride = per_dimension(name, "stride", stride, self.dims)
         self.dilation = per_dimension(name, "dilation", dilation, self.dims)
         self.padding = padding if isinstance(padding, str) else per_dimension(name, "padding", padding, self.dims)
         self.padding_mode = padding_mode
-        conv_padding(name, padding, self.kernel_size, self.stride, self.dilation)  # refused here rather than at the first call
+        conv_padding(
+            name, padding, self.kernel_size, self.stride, self.dilation
+        )  # refused here rather than at the first call
         self.weight = new_parameter(out_channels, in_channels // groups, *self.kernel_size, dtype=dtype)
         self.register_parameter("bias", new_parameter(out_channels, dtype=dtype) if bias else None)
         self.reset_parameters()
@@ -166,7 +172,9 @@ class ConvTranspose2d(Module):
         super().__init__()
         name = "ConvTranspose2d"
         if groups < 1 or in_channels % groups or out_channels % groups:
-            raise ValueError(f"{name}: {in_channels} and {out_channels} channels are multiples of groups, got groups={groups}")
+            raise ValueError(
+                f"{name}: {in_channels} and {out_channels} channels are multiples of groups, got groups={groups}"
+            )
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size = per_dimension(name, "kernel_size", kernel_size, 2)
         self.stride = per_dimension(name, "stride", stride, 2)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lezero.runtime.inputs import Generator
-from lezero.tensor import Tensor, empty, no_grad
+from lezero.tensor import Tensor, empty, no_grad, where
 from lezero.tensor import tensor as make
 
 _LINEAR = ("linear", "conv1d", "conv2d", "conv3d", "sigmoid")
@@ -78,7 +78,27 @@ def trunc_normal_(
     """Normal, kept within [a, b] (absolute values, not deviations) by inverting the distribution function."""
     low, high = (_phi((edge - mean) / std) for edge in (a, b))
     u = empty(*tensor.shape, dtype=tensor.dtype).uniform_(2 * low - 1, 2 * high - 1, generator=generator)
-    return tensor.copy_((u.erfinv() * (std * math.sqrt(2.0)) + mean).clamp(a, b))
+    return tensor.copy_((_erfinv(u) * (std * math.sqrt(2.0)) + mean).clamp(a, b))
+
+
+_CENTRE = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
+    0.246640727, 1.50140941,
+)  # fmt: skip
+_TAIL = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047,
+    1.00167406, 2.83297682,
+)  # fmt: skip
+
+
+def _erfinv(y: Tensor) -> Tensor:
+    """The inverse of erf, to single precision (Giles 2012, Approximating the erfinv function)."""
+    w = -((1 - y) * (1 + y)).clamp(1e-30).log()
+    near, far = w - 2.5, w.sqrt() - 3
+    centre, tail = near * 0 + _CENTRE[0], far * 0 + _TAIL[0]
+    for c, t in zip(_CENTRE[1:], _TAIL[1:]):
+        centre, tail = centre * near + c, tail * far + t
+    return where(w < 5, centre, tail) * y
 
 
 def _phi(x: float) -> float:

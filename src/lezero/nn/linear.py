@@ -67,7 +67,13 @@ class Bilinear(Module):
     """
 
     def __init__(
-        self, in1_features: int, in2_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
+        self,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
     ):
         super().__init__()
         self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
@@ -125,10 +131,14 @@ class Embedding(Module):
         self.reset_parameters()
 
     @classmethod
-    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None, **options: Any) -> Embedding:
+    def from_pretrained(
+        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None, **options: Any
+    ) -> Embedding:
         """An embedding with given vectors (rows, features); frozen unless told otherwise."""
         if embeddings.ndim != 2:
-            raise ValueError(f"Embedding.from_pretrained: vectors (rows, features) are needed, got shape {tuple(embeddings.shape)}")
+            raise ValueError(
+                f"Embedding.from_pretrained: vectors (rows, features) are needed, got shape {tuple(embeddings.shape)}"
+            )
         rows, features = (int(d) for d in embeddings.shape)
         self = cls(rows, features, padding_idx, **options)
         self.weight = Parameter(embeddings, requires_grad=not freeze)
@@ -168,4 +178,3 @@ class PairwiseDistance(Module):
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         return F.pairwise_distance(x1, x2, self.norm, self.eps, self.keepdim)
-

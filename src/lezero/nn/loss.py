@@ -50,7 +50,11 @@ class CrossEntropyLoss(_Loss):
     tensors = ("weight",)
 
     def __init__(
-        self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0
+        self,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
     ):
         super().__init__(reduction, weight=weight, ignore_index=ignore_index, label_smoothing=label_smoothing)
 

@@ -135,7 +135,9 @@ class _InstanceNorm(_WithStatistics):
         if single:
             x = x.unsqueeze(0)
         own = self.training or not self.track_running_stats
-        y = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, own, self.momentum or 0.0, self.eps)
+        y = F.instance_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, own, self.momentum or 0.0, self.eps
+        )
         return y.squeeze(0) if single else y
 
 
@@ -250,7 +252,13 @@ class GroupNorm(Module):
     bias: Parameter | None
 
     def __init__(
-        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, device: Any = None, dtype: Any = None
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
     ):
         super().__init__()
         if num_groups < 1 or num_channels % num_groups:

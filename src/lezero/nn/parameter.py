@@ -41,7 +41,9 @@ class Parameter(Tensor):
     def __init__(self, data: Any = None, requires_grad: bool = True):
         data = _as_tensor(data)
         if requires_grad and not data.dtype.differentiable:
-            raise RuntimeError(f"Parameter: only floating and complex tensors are trained, this one is {data.dtype.name}")
+            raise RuntimeError(
+                f"Parameter: only floating and complex tensors are trained, this one is {data.dtype.name}"
+            )
         self.__dict__.update(make_parameter(Tensor, data, requires_grad).__dict__)
 
     def __repr__(self) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lezero.nn import hooks
-from lezero.nn.parameter import Parameter
-from lezero.tensor import Tensor, no_grad, tensor
+from lezero.nn.parameter import Parameter, constant_tensor
+from lezero.tensor import Tensor, make_parameter, no_grad
 
 if TYPE_CHECKING:
     from lezero.nn.module import Module
@@ -89,7 +89,11 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
                 continue
             new = state[key]
             if isinstance(new, (np.ndarray, np.generic)):
-                new = tensor(new)
+                new = constant_tensor(np.asarray(new))
+            elif isinstance(new, Tensor) and new._buffer is not None and not assign:
+                new = make_parameter(
+                    Tensor, new, False
+                )  # the extents of a weight are no symbols, wherever it came from
             if not isinstance(new, Tensor):
                 errors.append(f"{key}: expected a tensor or an array, got {type(new).__name__}")
             elif tuple(new.shape) != tuple(have.shape):

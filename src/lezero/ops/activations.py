@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import numpy as np
 
 from lezero.loops.ir import call, const
 from lezero.ops.arithmetic import clamp, minimum
-from lezero.ops.base import Elementwise, op, promoted
+from lezero.ops.base import Elementwise, op
 from lezero.ops.comparison import where
 from lezero.ops.functions import RealFunction, erf, exp, expm1, log1p, sigmoid, tanh
-from lezero.ops.rules import narrow, wide_dtype, widen
-
-
-def rounded_once(rule: Callable) -> Callable:
-    """A ``decompose`` rule computing in float32 where the operands are of half precision."""
-
-    @wraps(rule)
-    def decompose(*operands: Any, **attrs: Any) -> Any:
-        y = rule(*map(widen, operands), **attrs)
-        dtype = promoted(*operands)
-        return y if wide_dtype(dtype) is dtype else narrow(y, dtype)
-
-    return decompose
-
+from lezero.ops.rules import rounded_once
 
 # -- rectifiers --------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from lezero.ops.comparison import where
 from lezero.ops.complexes import real
 from lezero.ops.creation import zeros_like
 from lezero.ops.rules import conj as conjugate
+from lezero.ops.rules import rounded_once
 
 
 class NotOfBools(Elementwise):
@@ -259,6 +260,7 @@ class integer_power(Elementwise):
     attrs = {"exponent": 2}
     keeps = ("x",)
 
+    @rounded_once
     def decompose(x, exponent):
         if exponent == 0:
             return zeros_like(x) + 1
@@ -577,6 +579,7 @@ class lerp(Elementwise):
 
     keeps = ("a", "b", "weight")
 
+    @rounded_once
     def decompose(a, b, weight):
         gap = b - a
         return where(abs(weight) < 0.5, a + weight * gap, b - (1 - weight) * gap)
@@ -594,6 +597,7 @@ class addcmul(Elementwise):
 
     keeps = ("a", "b", "value")
 
+    @rounded_once
     def decompose(x, a, b, value):
         return x + value * a * b
 

@@ -6,14 +6,15 @@ from math import sqrt
 
 import numpy as np
 
+from lezero.graph.dim import Dim
 from lezero.graph.dtype import int64
 from lezero.ops.base import Composite, broadcast_shapes, op
-from lezero.ops.creation import arange
-from lezero.ops.elementwise import exp, where
+from lezero.ops.creation import arange, number_of
+from lezero.ops.elementwise import cast, exp, rsqrt, where
 from lezero.ops.matmul import dot
 from lezero.ops.movement import expand, reshape
 from lezero.ops.reduce import max, sum
-from lezero.ops.rules import narrow, need_floating, shown, wide, widen
+from lezero.ops.rules import narrow, need_floating, shown, wide, wide_dtype, widen
 
 
 @op("attention", onnx="Attention")
@@ -141,7 +142,13 @@ class attention_grad(Composite):
 
 
 def _scale(q, scale):
-    return 1 / sqrt(int(q.shape[-1])) if scale is None else scale
+    """A number, or an operand where the features are a symbol."""
+    features = q.shape[-1]
+    if scale is not None:
+        return scale
+    if isinstance(features, Dim):
+        return rsqrt(cast(number_of(q, features), dtype=wide_dtype(q.dtype)))
+    return 1 / sqrt(features)
 
 
 def _probabilities(q, k, mask, is_causal, scale):

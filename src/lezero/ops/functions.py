@@ -15,6 +15,7 @@ from lezero.ops.comparison import isnan, where
 from lezero.ops.complexes import complex, imag, real
 from lezero.ops.creation import zeros_like
 from lezero.ops.rules import conj as conjugate
+from lezero.ops.rules import rounded_once
 
 
 class Function(Elementwise):
@@ -160,6 +161,7 @@ class logaddexp(RealFunction):
 
     keeps = ("a", "b")
 
+    @rounded_once
     def decompose(a, b):
         return where(a == b, a + math.log(2), maximum(a, b) + log1p(exp(-abs(a - b))))
 
@@ -214,6 +216,7 @@ class hypot(RealFunction):
 
     keeps = ("a", "b", "y")
 
+    @rounded_once
     def decompose(a, b):
         # scaled by the greater, so that the squares neither overflow nor vanish
         a, b = abs(a), abs(b)

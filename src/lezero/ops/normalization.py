@@ -28,20 +28,21 @@ def _rstd(centred, axes, eps):
     return rsqrt(mean(centred * centred, axes=axes, keepdim=True) + eps)
 
 
-def _standardize(x, axes, eps):
+def _standardize(x, axes, eps, centred=True):
     """(xhat, rstd) of a wide operand."""
-    centred = _centred(x, axes)
-    rstd = _rstd(centred, axes, eps)
-    return centred * rstd, rstd
+    gap = _centred(x, axes) if centred else x
+    rstd = _rstd(gap, axes, eps)
+    return gap * rstd, rstd
 
 
-def _standardize_gradient(g, xhat, rstd, axes):
-    return rstd * (g - mean(g, axes=axes, keepdim=True) - xhat * mean(g * xhat, axes=axes, keepdim=True))
+def _numpy_standardize(x, axes, eps, centred=True):
+    return _numpy_parts(x, axes, eps, centred)[0]
 
 
-def _numpy_standardize(x, axes, eps):
-    centred = x - x.mean(axes, keepdims=True)
-    return centred / np.sqrt(np.square(centred).mean(axes, keepdims=True) + eps)
+def _numpy_parts(x, axes, eps, centred):
+    gap = x - x.mean(axes, keepdims=True) if centred else x
+    rstd = 1 / np.sqrt(np.square(gap).mean(axes, keepdims=True) + eps)
+    return gap * rstd, rstd
 
 
 def _affine(xhat, weight, bias, lay):
@@ -57,16 +58,6 @@ def _numpy_affine(xhat, weight, bias, shape):
     return xhat if bias is None else xhat + wide(bias).reshape(shape)
 
 
-def _affine_gradients(dy, xhat, weight, bias, axes):
-    """Those of the parameters that there are, in their own shapes."""
-    grads = []
-    if weight is not None:
-        grads.append(reshape(sum(dy * xhat, axes=axes, keepdim=False), shape=tuple(weight.shape)))
-    if bias is not None:
-        grads.append(reshape(sum(dy, axes=axes, keepdim=False), shape=tuple(bias.shape)))
-    return tuple(grads)
-
-
 def _check(name, x, shape, *parameters):
     """Floating input, and parameters of the shape they have to have."""
     need_floating(name, x)
@@ -79,6 +70,87 @@ def _check(name, x, shape, *parameters):
 
 def _others(x, axis):
     return tuple(a for a in range(len(x.shape)) if a != axis)
+
+
+# -- gradients ------------------------------------------------------------------------------------------------
+
+_GEOMETRY = {"axes": (), "lay": (), "eps": 1e-5, "centred": True}
+
+
+def _gradients(dy, x, weight, bias, **geometry):
+    """Those of the input and of the parameters that there are."""
+    grads = [normalize_grad(dy, x, **geometry) if weight is None else normalize_grad(dy, x, weight, **geometry)]
+    if weight is not None:
+        grads.append(normalize_weight_grad(dy, x, **geometry))
+    if bias is not None:
+        grads.append(sum(widen(dy), axes=_rest(x, geometry["lay"]), keepdim=False))
+    return tuple(grads)
+
+
+def _rest(x, lay):
+    return tuple(a for a in range(len(x.shape)) if a not in lay)
+
+
+def _laid(shape, lay):
+    """The shape in which parameters along the axes `lay` broadcast."""
+    return tuple(d if a in lay else 1 for a, d in enumerate(shape))
+
+
+@op("normalize_grad")
+class normalize_grad(Composite):
+    """The gradient of a normalisation with respect to its input (see the module).
+
+    Parameters
+    ----------
+    dy, x : of one shape; floating dtype
+    weight : of the extents along `lay`, optional
+    axes : tuple of int, which mean and variance are taken over
+    lay : tuple of int, which the weight lies along
+    eps : float
+    centred : bool, whether the mean is subtracted
+    """
+
+    attrs = dict(_GEOMETRY)
+    keeps = ("dy", "x", "weight")
+
+    def infer(dy, x, weight=None, **geometry):
+        return tuple(x.shape), x.dtype
+
+    def reference(dy, x, weight=None, *, axes, lay, eps, centred):
+        if x.size == 0:
+            return x
+        xhat, rstd = _numpy_parts(wide(x), axes, eps, centred)
+        g = wide(dy) if weight is None else wide(dy) * wide(weight).reshape(_laid(x.shape, lay))
+        mean_g = g.mean(axes, keepdims=True) if centred else 0
+        return rstd * (g - mean_g - xhat * (g * xhat).mean(axes, keepdims=True))
+
+    def decompose(dy, x, weight=None, *, axes, lay, eps, centred):
+        xhat, rstd = _standardize(widen(x), axes, eps, centred)
+        g = widen(dy) if weight is None else widen(dy) * reshape(widen(weight), shape=_laid(x.shape, lay))
+        gap = g - mean(g, axes=axes, keepdim=True) if centred else g
+        return narrow(rstd * (gap - xhat * mean(g * xhat, axes=axes, keepdim=True)), x.dtype)
+
+
+@op("normalize_weight_grad")
+class normalize_weight_grad(Composite):
+    """The gradient of a normalisation with respect to its weight: ``sum(dy * xhat)``, float32 for half precision.
+
+    Parameters are those of :data:`normalize_grad`.
+    """
+
+    attrs = dict(_GEOMETRY)
+    keeps = ("dy", "x")
+
+    def infer(dy, x, axes, lay, eps, centred):
+        return tuple(x.shape[a] for a in lay), wide_dtype(x.dtype)
+
+    def reference(dy, x, axes, lay, eps, centred):
+        xhat = _numpy_standardize(wide(x), axes, eps, centred) if x.size else wide(x)
+        return (wide(dy) * xhat).sum(_rest(x, lay))
+
+    def decompose(dy, x, axes, lay, eps, centred):
+        xhat, _ = _standardize(widen(x), axes, eps, centred)
+        return sum(widen(dy) * xhat, axes=_rest(x, lay), keepdim=False)
 
 
 # -- over the batch -------------------------------------------------------------------------------------------
@@ -143,7 +215,7 @@ class batch_var(Composite):
         axes = _others(x, axis)
         centred = _centred(widen(x), axes)
         var = reshape(mean(centred * centred, axes=axes, keepdim=True), shape=(x.shape[axis],))
-        return var * _unbiasing(x, axes, correction) if correction else var
+        return _unbiased(var, count(x, axes), correction) if correction else var
 
     def gradient(dy, y, x, axis, correction):
         axes = _others(x, axis)
@@ -151,11 +223,11 @@ class batch_var(Composite):
         return scale * _centred(widen(x), axes)
 
 
-def _unbiasing(x, axes, correction):
-    n = count(x, axes)
+def _unbiased(var, n, correction):
     if n == correction:
-        return float("nan")
-    return number_of(x, n) / number_of(x, n - correction)
+        return var * float("nan")
+    # In this order: a quotient of two numbers alone would be rounded to the default dtype.
+    return var * number_of(var, n) / number_of(var, n - correction)
 
 
 @op("batch_norm", onnx="BatchNormalization")
@@ -195,10 +267,7 @@ class batch_norm(Composite):
         return narrow(_affine(xhat, weight, bias, lambda p: along(p, axis, len(x.shape))), x.dtype)
 
     def gradient(dy, y, x, weight=None, bias=None, *, axis, eps):
-        axes, dy = _others(x, axis), widen(dy)
-        xhat, rstd = _standardize(widen(x), axes, eps)
-        g = dy if weight is None else dy * along(widen(weight), axis, len(x.shape))
-        return (_standardize_gradient(g, xhat, rstd, axes), *_affine_gradients(dy, xhat, weight, bias, axes))
+        return _gradients(dy, x, weight, bias, axes=_others(x, axis), lay=(axis,), eps=eps)
 
 
 @op("batch_norm_inference", onnx="BatchNormalization")
@@ -246,7 +315,9 @@ class batch_norm_inference(Composite):
         g = (dy if weight is None else dy * lay(widen(weight))) * lay(rstd)
         dmean = -sum(g, axes=axes, keepdim=False)
         dvar = -0.5 * rstd * sum(g * xhat, axes=axes, keepdim=False)
-        return (g, dmean, dvar, *_affine_gradients(dy, xhat, weight, bias, axes))
+        dweight = sum(dy * xhat, axes=axes, keepdim=False)
+        dbias = sum(dy, axes=axes, keepdim=False)
+        return (g, dmean, dvar, dweight, dbias)[: 3 + (weight is not None) + (bias is not None)]
 
 
 # -- over each sample -----------------------------------------------------------------------------------------
@@ -291,11 +362,8 @@ class layer_norm(Composite):
         return narrow(_affine(xhat, weight, bias, lambda p: p), x.dtype)
 
     def gradient(dy, y, x, weight=None, bias=None, *, dims, eps):
-        axes, dy = _trailing(x, dims), widen(dy)
-        xhat, rstd = _standardize(widen(x), axes, eps)
-        g = dy if weight is None else dy * widen(weight)
-        rest = tuple(range(len(x.shape) - dims))
-        return (_standardize_gradient(g, xhat, rstd, axes), *_affine_gradients(dy, xhat, weight, bias, rest))
+        axes = _trailing(x, dims)
+        return _gradients(dy, x, weight, bias, axes=axes, lay=axes, eps=eps)
 
 
 @op("rms_norm", onnx="RMSNormalization")
@@ -328,12 +396,8 @@ class rms_norm(Composite):
         return narrow(_affine(wx * _rstd(wx, _trailing(x, dims), eps), weight, None, lambda p: p), x.dtype)
 
     def gradient(dy, y, x, weight=None, *, dims, eps):
-        axes, dy, x = _trailing(x, dims), widen(dy), widen(x)
-        rstd = _rstd(x, axes, eps)
-        xhat = x * rstd
-        g = dy if weight is None else dy * widen(weight)
-        dx = rstd * (g - xhat * mean(g * xhat, axes=axes, keepdim=True))
-        return (dx, *_affine_gradients(dy, xhat, weight, None, tuple(range(len(x.shape) - dims))))
+        axes = _trailing(x, dims)
+        return _gradients(dy, x, weight, None, axes=axes, lay=axes, eps=eps, centred=False)
 
 
 @op("group_norm", onnx="GroupNormalization")
@@ -372,11 +436,17 @@ class group_norm(Composite):
         return narrow(_affine(xhat, weight, bias, lambda p: along(p, 1, len(x.shape))), x.dtype)
 
     def gradient(dy, y, x, weight=None, bias=None, *, groups, eps):
-        dy = widen(dy)
-        xhat, rstd = _standardize(_in_groups(widen(x), groups), (2,), eps)
-        g = dy if weight is None else dy * along(widen(weight), 1, len(x.shape))
-        dx = reshape(_standardize_gradient(_in_groups(g, groups), xhat, rstd, (2,)), shape=tuple(x.shape))
-        return (dx, *_affine_gradients(dy, reshape(xhat, shape=tuple(x.shape)), weight, bias, _others(x, 1)))
+        grouped = _in_groups(x, groups)
+        g = dy if weight is None else widen(dy) * along(widen(weight), 1, len(x.shape))
+        dx = normalize_grad(_in_groups(g, groups), grouped, axes=(2,), lay=(), eps=eps)
+        grads = [reshape(dx, shape=tuple(x.shape))]
+        rest = _others(x, 1)
+        if weight is not None:
+            xhat, _ = _standardize(widen(grouped), (2,), eps)
+            grads.append(sum(widen(dy) * reshape(xhat, shape=tuple(x.shape)), axes=rest, keepdim=False))
+        if bias is not None:
+            grads.append(sum(widen(dy), axes=rest, keepdim=False))
+        return tuple(grads)
 
 
 def _in_groups(x, groups):

@@ -18,7 +18,7 @@ from lezero.ops.creation import number_of
 from lezero.ops.functions import exp, log, sqrt
 from lezero.ops.movement import expand, permute, reshape
 from lezero.ops.rules import conj as conjugate
-from lezero.ops.rules import count, narrow, wide
+from lezero.ops.rules import count, narrow, rounded_once, wide
 
 AXES = {"axes": (), "keepdim": False}
 
@@ -268,11 +268,13 @@ class mean(Composite):
         _floating_only("mean", x)
         return reduced_shape(x.shape, axes, keepdim), x.dtype
 
+    @rounded_once
     def decompose(x, axes, keepdim):
         return sum(x, axes=axes, keepdim=keepdim) / number_of(x, count(x, axes))
 
     def reference(x, axes, keepdim):
-        return np.mean(wide(x), axis=axes, keepdims=keepdim)
+        total = np.sum(wide(x), axis=axes, keepdims=keepdim)
+        return total / total.dtype.type(count(x, axes))
 
     def gradient(dy, y, x, axes, keepdim):
         return expand(spread(dy / number_of(x, count(x, axes)), x, axes, keepdim), shape=tuple(x.shape))
@@ -302,6 +304,7 @@ class var(Composite):
         _floating_only("var", x)
         return reduced_shape(x.shape, axes, keepdim), x.dtype.to_real()
 
+    @rounded_once
     def decompose(x, axes, keepdim, correction):
         gap = x - mean(x, axes=axes, keepdim=True)
         squares = square(abs(gap)) if x.dtype.is_complex else square(gap)
@@ -329,6 +332,7 @@ class std(Composite):
         _floating_only("std", x)
         return reduced_shape(x.shape, axes, keepdim), x.dtype.to_real()
 
+    @rounded_once
     def decompose(x, axes, keepdim, correction):
         return sqrt(var(x, axes=axes, keepdim=keepdim, correction=correction))
 
@@ -353,6 +357,7 @@ class logsumexp(Composite):
         _needs_elements("logsumexp", x, axes)
         return reduced_shape(x.shape, axes, keepdim), x.dtype
 
+    @rounded_once
     def decompose(x, axes, keepdim):
         top = max(x, axes=axes, keepdim=True)
         top = where(isinf(top), 0, top)
@@ -389,6 +394,7 @@ class norm(Composite):
             _needs_elements("norm", x, axes)
         return reduced_shape(x.shape, axes, keepdim), x.dtype.to_real()
 
+    @rounded_once
     def decompose(x, axes, keepdim, p):
         size = abs(x)
         if p == math.inf:

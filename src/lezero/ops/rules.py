@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from lezero.graph.dtype import DType, float32
-from lezero.ops.base import REGISTRY
+from lezero.ops.base import REGISTRY, promoted
 
 _HALF = ("float16", "bfloat16")
 
@@ -27,6 +28,18 @@ def widen(x: Any) -> Any:
 def narrow(x: Any, dtype: DType) -> Any:
     """The operand in `dtype`: the end of what :func:`widen` began."""
     return x if x.dtype is dtype else REGISTRY["cast"](x, dtype=dtype)
+
+
+def rounded_once(rule: Callable) -> Callable:
+    """A ``decompose`` rule computing in float32 where the operands are of half precision."""
+
+    @wraps(rule)
+    def decompose(*operands: Any, **attrs: Any) -> Any:
+        y = rule(*map(widen, operands), **attrs)
+        dtype = promoted(*operands)
+        return y if wide_dtype(dtype) is dtype else narrow(y, dtype)
+
+    return decompose
 
 
 def wide(x: np.ndarray) -> np.ndarray:

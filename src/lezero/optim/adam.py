@@ -34,6 +34,7 @@ class Adam(Optimizer):
     """
 
     _decoupled = False
+    _replays = True
 
     def __init__(
         self,
@@ -54,7 +55,14 @@ class Adam(Optimizer):
             raise ValueError(f"{name}: betas are two numbers from 0 to below 1, got {betas}")
         super().__init__(
             params,
-            {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize},
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "amsgrad": amsgrad,
+                "maximize": maximize,
+            },
         )
 
     @no_grad()

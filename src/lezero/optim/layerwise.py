@@ -85,7 +85,9 @@ class LAMB(Optimizer):
         maximize: bool = False,
     ):
         _check("LAMB", lr, betas, weight_decay)
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize})
+        super().__init__(
+            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
+        )
 
     @no_grad()
     def step(self, closure: Any = None) -> Any:

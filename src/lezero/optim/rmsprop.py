@@ -43,7 +43,13 @@ class RMSprop(Optimizer):
         *,
         maximize: bool = False,
     ):
-        for name, value in (("lr", lr), ("alpha", alpha), ("eps", eps), ("weight_decay", weight_decay), ("momentum", momentum)):
+        for name, value in (
+            ("lr", lr),
+            ("alpha", alpha),
+            ("eps", eps),
+            ("weight_decay", weight_decay),
+            ("momentum", momentum),
+        ):
             if value < 0.0:
                 raise ValueError(f"RMSprop: {name} is not negative, got {value}")
         super().__init__(
@@ -65,7 +71,9 @@ class RMSprop(Optimizer):
         for group in self.param_groups:
             maximize, centered = group["maximize"], group["centered"]
 
-            def begin(p: Any, s: dict[str, Any], centered: bool = centered, moving: bool = group["momentum"] > 0) -> None:
+            def begin(
+                p: Any, s: dict[str, Any], centered: bool = centered, moving: bool = group["momentum"] > 0
+            ) -> None:
                 s["square_avg"] = zeros_for(p)
                 if moving:
                     s["momentum_buffer"] = zeros_for(p)

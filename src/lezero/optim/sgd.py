@@ -44,7 +44,9 @@ class SGD(Optimizer):
             if value < 0.0:
                 raise ValueError(f"SGD: {name} is not negative, got {value}")
         if nesterov and (momentum <= 0 or dampening != 0):
-            raise ValueError(f"SGD: nesterov needs a momentum and no dampening, got momentum={momentum}, dampening={dampening}")
+            raise ValueError(
+                f"SGD: nesterov needs a momentum and no dampening, got momentum={momentum}, dampening={dampening}"
+            )
         super().__init__(
             params,
             {

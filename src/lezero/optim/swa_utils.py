@@ -114,7 +114,12 @@ class SWALR(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, swa_lr: float | list[float], anneal_epochs: int = 10, anneal_strategy: str = "cos", last_epoch: int = -1
+        self,
+        optimizer: Optimizer,
+        swa_lr: float | list[float],
+        anneal_epochs: int = 10,
+        anneal_strategy: str = "cos",
+        last_epoch: int = -1,
     ):
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(f"SWALR: anneal_strategy is 'cos' or 'linear', got {anneal_strategy!r}")

@@ -7,11 +7,13 @@ from typing import Any
 from weakref import ref
 
 from lezero.autograd.walk import reachable, walk
+from lezero.graph import dim as dims
 from lezero.graph.dim import Dim, evaluate
 from lezero.graph.node import Node
 from lezero.ops.base import REGISTRY
 from lezero.runtime import recorder
 from lezero.runtime.recorder import STATE, Handle, Recording, adopt, import_handle, record
+from lezero.runtime.replay import between
 from lezero.runtime.run import FREED, Past, run_now
 
 _AGAIN = (
@@ -211,6 +213,18 @@ def backward(root: Handle, gradient: Any = None, retain_graph: bool | None = Non
         raise RuntimeError(f"backward: gradient has shape {tuple(gradient.shape)}, the tensor {tuple(shape)}")
     _run_pending_accumulation()
     retain = create_graph if retain_graph is None else retain_graph
+    rec = STATE.recording
+    plain = gradient is None and not create_graph and root._rec is rec and not rec.freed and not rec.hooks
+    if not plain or any(t._grad is not None or t._hooks or not t._requires_grad for t in rec.variables.values()):
+        _accumulate(root, gradient, create_graph, retain)
+        return
+    variables = list(rec.variables.values())
+    grads = replayed_gradients(rec, root._node, variables, retain)  # type: ignore[arg-type]
+    if grads is None:
+        _accumulate(root, gradient, create_graph, retain)
+
+
+def _accumulate(root: Handle, gradient: Any, create_graph: bool, retain: bool) -> None:
     reached, _ = gradients([root], [gradient], create_graph=create_graph, retain_graph=retain)
     for t, dy in reached.values():
         if t._grad is None:
@@ -219,6 +233,38 @@ def backward(root: Handle, gradient: Any = None, retain_graph: bool | None = Non
             t._grad = t._grad + dy
         else:
             adopt(t._grad, t._grad + dy)
+
+
+def replayed_gradients(rec: Recording, root: Node, variables: list[Handle], retain: bool) -> Any:
+    """First gradients of leaves: recorded once for a trace, followed in one go when it repeats."""
+    start = rec.tail
+    key = ("backward", root.index, retain)
+    table = start.replays
+    learned = table.get(key) if table is not None else None
+    if learned is None:
+        symbols, leaves = len(rec.bindings), len(rec.leaf_nodes)
+        count = rec.count
+        with dims.noting_guards() as guards:
+            _accumulate(_at(rec, root), None, False, retain)
+        if len(rec.bindings) == symbols and len(rec.leaf_nodes) == leaves and STATE.recording is rec:
+            path = between(start, rec.tail)
+            if path is not None:
+                effects = [(n, t._grad._node) for n, t in rec.variables.items() if t._grad is not None]
+                every = (*guards, *(g for n in path for g in n.guards))
+                if start.replays is None:
+                    start.replays = {}
+                start.replays[key] = (rec.tail, rec.count - count, effects, every)
+        return True
+    end, count, effects, guards = learned
+    if not all(dims.holds(g, rec.bindings) for g in guards):
+        return None
+    for leaf, node in effects:
+        rec.variables[leaf]._grad = _at(rec, node)
+    rec.tail = end
+    rec.count += count
+    if not retain:
+        rec.freed.append(root)
+    return True
 
 
 def _run_pending_accumulation() -> None:

@@ -71,6 +71,7 @@ class _State(threading.local):
         self.grad_mode = True
         self.in_rule = False  # inside a gradient rule: Python scalars are constants
         self.capture: Any = None  # the jit capture in progress
+        self.adopted: list[Handle] | None = None  # handles re-pointed while a segment is being learned
 
 
 class Recording:
@@ -129,6 +130,8 @@ def _trie_root() -> Node:
 
 
 STATE = _State()
+capturing = 0
+"""How many captures are in progress, in all threads: modules look here first, since it is quicker than STATE."""
 run_now: Callable[[], None]  # set by runtime.run: runs the recording in progress
 tensor_class: type[Handle] = Handle  # set by lezero.tensor
 
@@ -410,6 +413,10 @@ def adopt(t: Handle, value: Handle) -> None:
     """Make `t` stand for what `value` stands for, without telling anybody (see ``assign``)."""
     rec = STATE.recording
     rec.imported.pop(id(t), None)
+    if STATE.adopted is not None:
+        STATE.adopted.append(t)
+    if STATE.capture is not None:
+        STATE.capture.before_write(t)
     if value._rec is not rec:  # a realised value: give it a node in this recording
         value = record(REGISTRY["identity"], (value,), ())
     t._rec, t._node, t._buffer, t._shape = value._rec, value._node, None, None

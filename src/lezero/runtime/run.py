@@ -13,7 +13,6 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from lezero.autograd.walk import reachable
 from lezero.graph.dim import Dim
@@ -27,7 +26,7 @@ MAX_PLANS = 512
 """Compiled programs kept; the least recently used goes first."""
 
 _lock = threading.RLock()
-_plans: OrderedDict[tuple[Node, tuple], Plan] = OrderedDict()
+_plans: OrderedDict[tuple, Plan] = OrderedDict()
 
 
 class Past:
@@ -125,27 +124,22 @@ def _run(rec: Recording) -> None:
     if state.recording is rec:
         state.recording = Recording()
     if not handles:
-        _abandon(rec)
+        _release(rec)
         return
-    freed = _freed(rec)
-    wanted: dict[Node, None] = dict.fromkeys(h._node for h in handles)  # type: ignore[misc]
-    waiting = [n for n in wanted if n.tracks and n not in freed and n not in rec.variables]
-    outputs = tuple(sorted(wanted, key=lambda n: n.index))
-
+    ending = _ending(rec, handles)
     h = None
-    donated = _donatable(rec) if not waiting else frozenset()
-    strides = tuple(_order_of(b) for b in rec.buffers)
+    donated = _donatable(rec) if not ending.waiting else frozenset()
     backend = registry.current()
-    key = (tuple(n.index for n in outputs), tuple(n.index for n in waiting), donated, strides, backend.name, backend.plan_key())
-    plan = _plans.get((rec.tail, key))
+    key = (ending, donated, tuple([b.order for b in rec.buffers]), backend.name, backend.plan_key())
+    plan = _plans.get(key)
     if plan is None:
-        plan = _build(rec, outputs, waiting, donated, backend)
-        _plans[rec.tail, key] = plan
+        plan = _build(rec, ending, donated, backend)
+        _plans[key] = plan
         if len(_plans) > MAX_PLANS:
             _plans.popitem(last=False)
             statistics.plan_evictions += 1
     else:
-        _plans.move_to_end((rec.tail, key))
+        _plans.move_to_end(key)
     inputs = [rec.buffers[i] for i in plan.leaves]
     gone = [k for k, i in enumerate(plan.leaves) if i in donated]
     try:
@@ -157,32 +151,59 @@ def _run(rec: Recording) -> None:
     plan.runs += 1
     statistics.runs += 1
     statistics.nodes += rec.count
-    values = dict(zip((*outputs, *plan.residuals), results))
     past = None
-    if waiting:
+    if ending.waiting:
         known = dict(zip(rec.leaf_nodes, rec.buffers))
-        known.update(values)
+        known.update(zip((*ending.outputs, *plan.residuals), results))
         past = Past(rec, known)
-    unfinished = set(waiting)
-    for h in handles:
-        node = h._node
-        h._buffer = values[node]  # type: ignore[index]
+    for h, k, dynamic, fate in zip(handles, ending.positions, ending.dynamic, ending.fates):
+        h._buffer = results[k]
         h._rec = None
         h._shape = None
-        h._dynamic = tuple(i for i, d in enumerate(node.shape) if type(d) is Dim)  # type: ignore[union-attr]
-        if past is not None and node in unfinished:
-            h._history = (past, node)
-        elif node.tracks and not h._requires_grad:  # type: ignore[union-attr]
-            h._history = FREED
+        h._dynamic = dynamic
+        if fate is not None and not h._requires_grad:
+            h._history = FREED if fate is FREED else (past, h._node)
     _release(rec)
+
+
+class Ending:
+    """What follows from where a recording ended and which of its values are alive; found again when it repeats.
+
+    outputs : the nodes to compute
+    waiting : those a gradient may still be asked for
+    positions, dynamic, fates : for each live handle its output, its axes with symbolic extents, and what becomes of its
+        history (None, FREED, or "past")
+    """
+
+    __slots__ = ("dynamic", "fates", "outputs", "positions", "waiting")
+
+    def __init__(self, rec: Recording, nodes: list[Node]):
+        freed = set(reachable(rec.freed)) if rec.freed else set()
+        self.outputs = tuple(sorted(dict.fromkeys(nodes), key=lambda n: n.index))
+        place = {n: k for k, n in enumerate(self.outputs)}
+        self.waiting = tuple(n for n in self.outputs if n.tracks and n not in freed and n not in rec.variables)
+        waiting = set(self.waiting)
+        self.positions = [place[n] for n in nodes]
+        self.dynamic = [tuple(i for i, d in enumerate(n.shape) if type(d) is Dim) for n in nodes]
+        self.fates = ["past" if n in waiting else FREED if n.tracks else None for n in nodes]
+
+
+def _ending(rec: Recording, handles: list[Handle]) -> Ending:
+    nodes = [h._node for h in handles]
+    key = (tuple(nodes), tuple(rec.freed))
+    tail = rec.tail
+    if tail.plans is None:
+        tail.plans = {}
+    ending = tail.plans.get(key)
+    if ending is None:
+        if len(tail.plans) >= 32:
+            tail.plans.clear()
+        ending = tail.plans[key] = Ending(rec, nodes)  # type: ignore[arg-type]
+    return ending
 
 
 FREED = "freed"
 """The history of a tensor whose gradient has been taken (and its residuals let go)."""
-
-
-def _freed(rec: Recording) -> set[Node]:
-    return set(reachable(rec.freed)) if rec.freed else set()
 
 
 def _donatable(rec: Recording) -> frozenset[int]:
@@ -194,19 +215,9 @@ def _donatable(rec: Recording) -> frozenset[int]:
     return frozenset(i for i in range(len(buffers)) if count(buffers[i]) <= 2 and i not in scalars)
 
 
-_ORDERS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-
-
-def _order_of(b: Buffer) -> tuple[int, ...] | None:
-    """None for row-major memory, else the strides' order."""
-    a = b.array
-    if a.flags.c_contiguous:
-        return None
-    return tuple(sorted(range(a.ndim), key=lambda i: (-a.strides[i], i)))
-
-
-def _build(rec: Recording, outputs: tuple[Node, ...], waiting: list[Node], donated: frozenset[int], backend: Any) -> Plan:
-    residuals = _residuals(rec, outputs, waiting)
+def _build(rec: Recording, ending: Ending, donated: frozenset[int], backend: Any) -> Plan:
+    outputs = ending.outputs
+    residuals = _residuals(rec, outputs, ending.waiting)
     needed = Graph(tuple(rec.leaf_nodes), (*outputs, *residuals))
     used = {n for n in needed.nodes() if n.op.is_leaf}
     positions = tuple(i for i, n in enumerate(rec.leaf_nodes) if n in used)
@@ -217,7 +228,7 @@ def _build(rec: Recording, outputs: tuple[Node, ...], waiting: list[Node], donat
     return Plan(program, graph, positions, residuals)
 
 
-def _residuals(rec: Recording, outputs: tuple[Node, ...], waiting: list[Node]) -> tuple[Node, ...]:
+def _residuals(rec: Recording, outputs: tuple[Node, ...], waiting: tuple[Node, ...]) -> tuple[Node, ...]:
     """Values a later ``backward()`` will read: what the operations on the way declare they keep."""
     have = set(outputs) | set(rec.leaf_nodes)
     keep: dict[Node, None] = {}
@@ -227,11 +238,10 @@ def _residuals(rec: Recording, outputs: tuple[Node, ...], waiting: list[Node]) -
         for name in node.op.keeps:
             if name == "y":
                 kept: tuple[Node, ...] = (node,)
-            elif node.op.variadic:
-                kept = node.inputs
             else:
                 position = node.op.inputs.index(name)
-                kept = node.inputs[position : position + 1]
+                last = node.op.variadic and position == len(node.op.inputs) - 1
+                kept = node.inputs[position:] if last else node.inputs[position : position + 1]
             for n in kept:
                 if n not in have and n.op.kind != "source":
                     keep[n] = None
@@ -244,11 +254,6 @@ def _release(rec: Recording) -> None:
     rec.leaf_handles.clear()
     rec.buffers.clear()
     rec.leaf_nodes.clear()
-
-
-def _abandon(rec: Recording) -> None:
-    """Nothing recorded is wanted any more."""
-    _release(rec)
 
 
 def realize(*tensors: Any) -> None:

@@ -285,6 +285,8 @@ class Trainer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`; loaders and random state are set when `fit` begins."""
+        for callback, saved in zip(self.callbacks, state["callbacks"]):
+            callback.load_state_dict(saved)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None and state["scheduler"] is not None:
@@ -293,8 +295,6 @@ class Trainer:
         self._meter = Meter()
         self._meter.load_state_dict(state["meter"])
         self.history = [dict(logs) for logs in state["history"]]
-        for callback, saved in zip(self.callbacks, state["callbacks"]):
-            callback.load_state_dict(saved)
         self._pending = state
 
     def _resume(self, source: bool | str | Path) -> None:
@@ -369,7 +369,7 @@ def split_batch(batch: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def _samples(inputs: tuple[Any, ...]) -> int:
-    shape = getattr(inputs[0], "shape", ())
+    shape: Any = getattr(inputs[0], "shape", ())
     return int(shape[0]) if len(shape) else 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from lezero.graph.node import Graph, Node
 from lezero.hal.backend import Backend, Program, Properties
 from lezero.hal.buffer import Buffer
 from lezero.passes.pipeline import restructure
-from lezero.schedule.layout import row_major
+from lezero.schedule.layout import row_major, same_memory
 from lezero.schedule.schedule import Instance, Schedule, build
 
 MAX_TABLES = 64
@@ -37,7 +38,7 @@ class CpuProgram(Program):
         graph = schedule.graph
         position = {leaf: k for k, leaf in enumerate(leaves)}
         self.reused = [position[schedule.reused[n]] if n in schedule.reused else -1 for n in graph.outputs]
-        self.layouts = [(n.dtype.numpy, schedule.orders[n]) for n in graph.outputs]
+        self.layouts = [(n.dtype.numpy, _unless_row_major(n, schedule.orders[n])) for n in graph.outputs]
 
     def run(self, inputs: Sequence[Buffer], bindings: Sequence[int], donated: Sequence[int] = ()) -> list[Buffer]:
         key = tuple(bindings)
@@ -49,7 +50,11 @@ class CpuProgram(Program):
         table, instance = found
         outputs: list[Buffer] = []
         for reused, shape, (dtype, order) in zip(self.reused, instance.output_shapes, self.layouts):
-            outputs.append(Buffer(inputs[reused].array) if reused >= 0 else Buffer(_empty(shape, dtype, order)))
+            if reused >= 0:
+                taken = inputs[reused]
+                outputs.append(Buffer(taken.array, "cpu", taken.order, taken.address))
+            else:
+                outputs.append(_empty(shape, dtype, order))
         bases = np.array([self.backend.reserve(instance.arena_bytes), *(b.address for b in inputs), *(b.address for b in outputs)], np.int64)
         default_pool().run(table, bases)
         return outputs
@@ -70,12 +75,18 @@ class CpuProgram(Program):
         return made
 
 
-def _empty(shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...]) -> np.ndarray:
+def _unless_row_major(node: Node, order: tuple[int, ...]) -> tuple[int, ...] | None:
+    return None if same_memory(node.shape, order, row_major(node.ndim)) else order
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...] | None) -> Buffer:
     """Memory for a value whose axes lie in `order`, as an array of its logical shape."""
-    if order == row_major(len(shape)):
-        return arena.empty(shape, dtype)
-    inverse = tuple(order.index(a) for a in range(len(order)))
-    return arena.empty(tuple(shape[a] for a in order), dtype).transpose(inverse)
+    physical = shape if order is None else tuple(shape[a] for a in order)
+    address, block = arena.alloc(prod(shape) * dtype.itemsize)
+    array = np.asarray(block).view(dtype).reshape(physical)
+    if order is not None:
+        array = array.transpose(tuple(order.index(a) for a in range(len(order))))
+    return Buffer(array, "cpu", order, address)
 
 
 class CpuBackend(Backend):
@@ -103,15 +114,8 @@ class CpuBackend(Backend):
         return get_num_threads()
 
     def compile(self, graph: Graph, donatable: frozenset[int] = frozenset(), inputs: Sequence[Buffer] = ()) -> Program:
-        orders = {leaf: _order_of(b) for leaf, b in zip(graph.leaves, inputs)}
+        orders = {leaf: b.order or row_major(leaf.ndim) for leaf, b in zip(graph.leaves, inputs)}
         leaves = graph.leaves
         may_write = frozenset(leaves[k] for k in donatable)
         schedule = build(restructure(graph), orders, may_write, detect(), get_num_threads())
         return CpuProgram(schedule, leaves, self)
-
-
-def _order_of(b: Buffer) -> tuple[int, ...]:
-    a = b.array
-    if a.flags.c_contiguous:
-        return row_major(a.ndim)
-    return tuple(sorted(range(a.ndim), key=lambda i: (-a.strides[i], i)))

@@ -21,8 +21,8 @@ from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain,
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
 from lezero.codegen.contraction.pack import copy_row
 from lezero.codegen.contraction.phases import phases
-from lezero.codegen.contraction.spec import COMPUTE, ConvSpec
-from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand
+from lezero.codegen.contraction.spec import COMPUTE, ELEMENTS_PER_THREAD, PRODUCTS_PER_THREAD, ConvSpec, useful_threads
+from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch, Plan
 from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
@@ -67,11 +67,11 @@ class Walk:
     phases: tuple[Phase, ...]
 
 
-PARAMS = (
+PARAMS = words(
     "images height width pixel groups depth group columns result_height result_width step_y step_x spread_y spread_x "
     "taps panels phases block blocks most"
-).split()
-PHASE = "first_y first_x count_y count_x begin end".split()
+)
+PHASE = words("first_y first_x count_y count_x begin end")
 
 
 def plan_conv_forward(
@@ -106,7 +106,19 @@ def plan_conv_forward(
         group=co * ci * spec.taps, rows=ci * spec.taps, places=places, threads=threads,
     )  # fmt: skip
     launches.append(launch)
-    walk = Walk(image, pixel, (oh, ow), spec.groups, depth, ci, co, spec.stride, (1, 1), tuple(taps), (Phase((0, 0), (oh, ow), (0, len(taps))),))
+    walk = Walk(
+        image,
+        pixel,
+        (oh, ow),
+        spec.groups,
+        depth,
+        ci,
+        co,
+        spec.stride,
+        (1, 1),
+        tuple(taps),
+        (Phase((0, 0), (oh, ow), (0, len(taps))),),
+    )
     launches.append(convolve(walk, dtype, spec.tail, tile, operand, threads, epilogue_params))
     return Plan(launches, workspaces)
 
@@ -134,7 +146,10 @@ def plan_conv_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, t
                     taps.append((move_y, move_x))
             walks.append(Phase((first_y, first_x), (count_y, count_x), (begin, len(taps))))
     # Taps that meet no pixel share a place behind all others.
-    unmet = sorted(set(range(spec.taps)) - {y * kw + x for _, _, ys in vertical for y, _ in ys for _, _, xs in horizontal for x, _ in xs})
+    unmet = sorted(
+        set(range(spec.taps))
+        - {y * kw + x for _, _, ys in vertical for y, _ in ys for _, _, xs in horizontal for x, _ in xs}
+    )
     for t in unmet:
         places[t] = len(taps) * co
     if unmet:
@@ -162,6 +177,8 @@ def convolve(
 ) -> Launch:  # fmt: skip
     """The launch that computes `walk` from `operand` and the packed weights."""
     pixels = max(walk.image[0] * phase.count[0] * phase.count[1] for phase in walk.phases)
+    products = pixels * walk.groups * walk.columns * walk.depth * len(walk.taps)
+    threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
     block = block_pixels(walk, tile, pixels, threads)
     most = max(phase.taps[1] - phase.taps[0] for phase in walk.phases)
     params = (
@@ -175,7 +192,9 @@ def convolve(
     tasks = min(items, 16 * threads) if threads > 1 else 1
     # Tables of variable length come last, so that everything before them has a fixed place.
     everything = (*params, len(epilogue_params), *epilogue_params, *flat, *moves)
-    return Launch(source(dtype, tail, tile, len(epilogue_params)), (operand, "w:weights", *tail.names), everything, tasks)
+    return Launch(
+        source(dtype, tail, tile, len(epilogue_params)), (operand, "w:weights", *tail.names), everything, tasks
+    )
 
 
 def block_pixels(walk: Walk, tile: Tile, pixels: int, threads: int) -> int:
@@ -189,7 +208,9 @@ def block_pixels(walk: Walk, tile: Tile, pixels: int, threads: int) -> int:
 @lru_cache(maxsize=256)
 def source(dtype: str, tail: Epilogue, tile: Tile, extra: int) -> KernelSource:
     key = f"conv {dtype} {tile} {extra} {tail.key()}"
-    return KernelSource("conv", key, lambda target: emit(dtype, tail, tile, extra, target), scratch=lambda p: layout(tile, p)[-1])
+    return KernelSource(
+        "conv", key, lambda target: emit(dtype, tail, tile, extra, target), scratch=lambda p: layout(tile, p)[-1]
+    )
 
 
 def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
@@ -249,7 +270,7 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
             rows = c.min(c.sub(count, t), height)
             number = c.div(t, height)
             entry, taps = c.gep(table, c.mul(number, per_tile), "ptr"), c.load("i64", c.gep(counts, number, "i64"))
-            operands = f"ptr {entry}, i64 {taps}, ptr {b}, i64 {p['depth']}"
+            operands = f"ptr {entry}, i64 {taps}, ptr {b}, i64 {tile.width}, i64 {p['depth']}"
 
             def direct() -> None:
                 place = c.add(c.mul(c.load("i64", c.gep(numbers, t, "i64")), channels), channel)
@@ -268,7 +289,9 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
 
             if stores_only(tail, to):
                 # Pixels in order, and whole: the tile goes straight to its place.
-                whole = c.value(f"and i1 {c.less(height - 1, rows)}, {c.less(tile.width - 1, c.sub(p['columns'], col))}")
+                whole = c.value(
+                    f"and i1 {c.less(height - 1, rows)}, {c.less(tile.width - 1, c.sub(p['columns'], col))}"
+                )
                 whole = c.value(f"and i1 {whole}, {c.less(p['spread_x'], 2)}")
                 whole = c.value(f"and i1 {whole}, {c.less(p['spread_y'], 2)}")
                 c.when(whole, direct, by_rows)
@@ -361,6 +384,7 @@ def pad_image(
     (n, h, w), (top, left, bottom, right) = image, padding
     params = (n, h, top, h + top + bottom, w * c, left * c, (w + left + right) * c)
     rows = n * (h + top + bottom)
+    threads = useful_threads(threads, rows * params[-1], ELEMENTS_PER_THREAD)
     tasks = min(rows, 4 * threads) if threads > 1 else 1
     return Launch(pad_source(dtype), (operand, "w:padded"), params, tasks)
 
@@ -387,7 +411,16 @@ def emit_pad(dtype: str, target: Target) -> str:
 
         def inside() -> None:
             source_row = c.add(c.mul(c.div(i, height), h), y)
-            copy_row(c, dtype, to, lanes, c.gep(image, c.mul(source_row, line), MEMORY[dtype]), line, c.gep(here, left, to), exact=True)
+            copy_row(
+                c,
+                dtype,
+                to,
+                lanes,
+                c.gep(image, c.mul(source_row, line), MEMORY[dtype]),
+                line,
+                c.gep(here, left, to),
+                exact=True,
+            )
             zero(0, left)
             zero(c.add(left, line), padded)
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 from functools import lru_cache
 
 from lezero.codegen.contraction.microkernel import Tile
-from lezero.codegen.contraction.pack import copy_panel, load_as, transpose
-from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand
+from lezero.codegen.contraction.pack import load_as, transpose_slot
+from lezero.codegen.contraction.spec import ELEMENTS_PER_THREAD, useful_threads
+from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch
 from lezero.codegen.target import Target
 
-PARAMS = "groups columns outer slice line length group taps rows panels".split()
+PARAMS = words("groups columns outer slice line length group taps rows panels width")
 
 
 def pack_weights(
@@ -41,32 +42,34 @@ def pack_weights(
     places : first row of each tap in a panel.
     """
     panels = -(-columns // tile.width)
-    params = (groups, columns, outer, slice, line, length, group, len(places), rows, panels, *places)
+    params = (groups, columns, outer, slice, line, length, group, len(places), rows, panels, tile.width, *places)
+    threads = useful_threads(threads, groups * columns * rows, ELEMENTS_PER_THREAD)
     tasks = min(groups * panels * tile.vectors, 4 * threads) if threads > 1 else 1
     bytes = groups * panels * rows * tile.width * tile.itemsize
-    return Launch(source(dtype, tile), ("w", "w:weights"), params, tasks), bytes
+    return Launch(source(dtype, tile.type, tile.lanes), ("w", "w:weights"), params, tasks), bytes
 
 
-@lru_cache(maxsize=64)
-def source(dtype: str, tile: Tile) -> KernelSource:
-    key = f"conv weights {dtype} {tile.vectors} {tile.lanes} {tile.type}"
-    return KernelSource("conv.weights", key, lambda target: emit(dtype, tile, target))
+@lru_cache(maxsize=16)
+def source(dtype: str, to: str, lanes: int) -> KernelSource:
+    key = f"conv weights {dtype} {lanes} {to}"
+    return KernelSource("conv.weights", key, lambda target: emit(dtype, to, lanes, target))
 
 
-def emit(dtype: str, tile: Tile, target: Target) -> str:
+def emit(dtype: str, to: str, lanes: int, target: Target) -> str:
     module = Module(target)
     c = Code(module)
     p = {name: c.param(i) for i, name in enumerate(PARAMS)}
     places = c.gep("%params", len(PARAMS), "i64")
     weights, packed = c.buffer(0), c.buffer(1)
-    memory, to, lanes = MEMORY[dtype], tile.type, tile.lanes
+    memory, width = MEMORY[dtype], p["width"]
+    registers = c.div(width, lanes)
 
     def column_block(i: str) -> None:
         """One register of columns of one panel."""
-        panel, v = c.div(i, tile.vectors), c.rem(i, tile.vectors)
-        first = c.add(c.mul(c.rem(panel, p["panels"]), tile.width), c.mul(v, lanes))
+        panel, v = c.div(i, registers), c.rem(i, registers)
+        first = c.add(c.mul(c.rem(panel, p["panels"]), width), c.mul(v, lanes))
         start = c.gep(weights, c.mul(c.div(panel, p["panels"]), p["group"]), memory)
-        out = c.gep(packed, c.add(c.mul(c.mul(panel, p["rows"]), tile.width), c.mul(v, lanes)), to)
+        out = c.gep(packed, c.add(c.mul(c.mul(panel, p["rows"]), width), c.mul(v, lanes)), to)
         single = c.value(f"icmp eq i64 {p['length']}, 1")
         c.when(single, lambda: copy(start, first, out), lambda: slices(start, first, out))
 
@@ -77,40 +80,45 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
 
         def row(s: str) -> None:
             here = c.gep(start, c.add(c.mul(s, p["slice"]), first), memory)
-            c.vector_store(to, lanes, load_as(c, dtype, to, lanes, here, mask), c.gep(out, c.mul(s, tile.width), to))
+            c.vector_store(to, lanes, load_as(c, dtype, to, lanes, here, mask), c.gep(out, c.mul(s, width), to))
 
         c.loop(0, p["outer"], row)
 
+    vector = f"<{lanes} x {to}>"
+    square = c.slot(to, lanes * lanes)
+
     def slices(start: str, first: Operand, out: str) -> None:
         last = c.sub(p["columns"], 1)
-        whole = c.mul(c.div(p["length"], lanes), lanes)
-        offsets = [c.mul(c.min(c.add(first, r), last), p["line"]) for r in range(lanes)]
 
         def one(s: str) -> None:
             base = c.gep(start, c.mul(s, p["slice"]), memory)
-            lines = [c.gep(base, offset, memory) for offset in offsets]
 
-            def square(e: Operand, mask: str | None) -> None:
-                rows = transpose(c, to, lanes, [load_as(c, dtype, to, lanes, c.gep(x, e, memory), mask) for x in lines])
-                for r, row in enumerate(rows):
+            def elements(e: Operand, mask: str | None) -> None:
+                """A square of lines by elements, transposed; then its rows one by one to their places."""
+
+                def load_line(r: str) -> None:
+                    line = c.gep(base, c.add(c.mul(c.min(c.add(first, r), last), p["line"]), e), memory)
+                    c.vector_store(
+                        to, lanes, load_as(c, dtype, to, lanes, line, mask), c.gep(square, c.mul(r, lanes), to)
+                    )
+
+                c.loop(0, lanes, load_line)
+                transpose_slot(c, to, lanes, square)
+
+                def put(r: str) -> None:
                     element = c.add(e, r)
+                    place = c.load("i64", c.gep(places, c.rem(element, p["taps"]), "i64"))
+                    row = c.add(c.add(place, c.div(element, p["taps"])), s)
+                    value = c.load(vector, c.gep(square, c.mul(r, lanes), to), 4)
+                    c.vector_store(to, lanes, value, c.gep(out, c.mul(row, width), to))
 
-                    def put(element: Operand = element, row: str = row) -> None:
-                        place = c.load("i64", c.gep(places, c.rem(element, p["taps"]), "i64"))
-                        to_row = c.add(c.add(place, c.div(element, p["taps"])), s)
-                        c.vector_store(to, lanes, row, c.gep(out, c.mul(to_row, tile.width), to))
+                c.loop(0, c.min(lanes, c.sub(p["length"], e)), put)
 
-                    if mask is None:
-                        put()
-                    else:
-                        c.when(c.less(element, p["length"]), put)
-
-            c.loop(0, whole, lambda e: square(e, None), step=lanes)
-            c.when(c.less(whole, p["length"]), lambda: square(whole, c.mask(c.sub(p["length"], whole), lanes)))
+            c.over_vectors(p["length"], lanes, elements)
 
         c.loop(0, p["outer"], one)
 
-    total = c.mul(c.mul(p["groups"], p["panels"]), tile.vectors)
+    total = c.mul(c.mul(p["groups"], p["panels"]), registers)
     c.loop(c.div(c.mul("%task", total), "%tasks"), c.div(c.mul(c.add("%task", 1), total), "%tasks"), column_block)
     c.finish()
     return module.text()

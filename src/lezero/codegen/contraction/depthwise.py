@@ -9,15 +9,14 @@ A row of the window that hangs over the edge reads zeros with a stride of zero; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain
 from lezero.codegen.contraction.pack import load_as, store_as
 from lezero.codegen.contraction.phases import phases
-from lezero.codegen.contraction.spec import COMPUTE, ConvSpec
-from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand
+from lezero.codegen.contraction.spec import COMPUTE, PRODUCTS_PER_THREAD, ConvSpec, useful_threads
+from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch, Plan
 from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
@@ -33,10 +32,10 @@ class Window:
     step: int
 
 
-PARAMS = (
+PARAMS = words(
     "images height width channels result_height result_width first_y first_x spread_y spread_x count_y count_x "
     "step_y move_x taps epilogue_params"
-).split()
+)
 """Then: the epilogue's params, a displacement per row of the window, and per tap which tap of the weights it is."""
 
 
@@ -51,7 +50,16 @@ def plan_forward(
         *epilogue_params, *(y * dy - spec.padding[0] for y in range(kh)), *range(spec.taps),
     )  # fmt: skip
     made = source(spec.dtype, spec.tail, window, len(epilogue_params))
-    return Plan([Launch(made, ("x", "w", *spec.tail.names), params, _tasks(n * oh, threads))])
+    return Plan(
+        [
+            Launch(
+                made,
+                ("x", "w", *spec.tail.names),
+                params,
+                _tasks(n * oh, n * oh * ow * spec.channels[0] * spec.taps, threads),
+            )
+        ]
+    )
 
 
 def plan_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target) -> Plan:
@@ -71,11 +79,14 @@ def plan_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target
                 *(move for _, move in taps_y), *(y * kw + x for y, _ in taps_y for x, _ in across),
             )  # fmt: skip
             made = source(spec.dtype, tail, window, 0)
-            launches.append(Launch(made, ("dy", "w", "dx"), params, _tasks(n * count_y, threads)))
+            launches.append(
+                Launch(made, ("dy", "w", "dx"), params, _tasks(n * count_y, n * h * w * c * spec.taps, threads))
+            )
     return Plan(launches)
 
 
-def _tasks(rows: int, threads: int) -> int:
+def _tasks(rows: int, products: int, threads: int) -> int:
+    threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
     return min(rows, 4 * threads) if threads > 1 else 1
 
 
@@ -161,7 +172,9 @@ def emit(dtype: str, tail: Epilogue, window: Window, extra: int, target: Target)
                     for k, move in enumerate(window.columns):
                         pixel = j * window.step + move
                         if pixel not in loaded:
-                            loaded[pixel] = load_as(c, dtype, to, lanes, c.gep(start, c.mul(pixel, strides[r]), memory), mask)
+                            loaded[pixel] = load_as(
+                                c, dtype, to, lanes, c.gep(start, c.mul(pixel, strides[r]), memory), mask
+                            )
                         totals[j] = c.fma(to, lanes, loaded[pixel], taps[k], totals[j])
             finish(x, ch, mask, totals)
 
@@ -177,14 +190,14 @@ def emit(dtype: str, tail: Epilogue, window: Window, extra: int, target: Target)
             finish(x, ch, mask, [total])
 
         def edges(begin: Operand, end: Operand) -> None:
-            c.loop(begin, end, lambda x: over_channels(c, p["channels"], lanes, lambda ch, mask: edge(x, ch, mask)))
+            c.loop(begin, end, lambda x: c.over_vectors(p["channels"], lanes, lambda ch, mask: edge(x, ch, mask)))
 
         # Pixels outside, channels inside: memory is read in order.
         blocks_end = c.add(inside_from, c.mul(c.div(c.sub(inside_to, inside_from), BLOCK), BLOCK))
         edges(0, inside_from)
         c.loop(
             inside_from, blocks_end, step=BLOCK,
-            body=lambda x: over_channels(c, p["channels"], lanes, lambda ch, mask: inner(x, ch, mask)),
+            body=lambda x: c.over_vectors(p["channels"], lanes, lambda ch, mask: inner(x, ch, mask)),
         )  # fmt: skip
         edges(blocks_end, p["count_x"])
 
@@ -194,16 +207,9 @@ def emit(dtype: str, tail: Epilogue, window: Window, extra: int, target: Target)
     return module.text()
 
 
-def over_channels(c: Code, channels: Operand, lanes: int, body: Callable[[Operand, str | None], None]) -> None:
-    """Run `body(channel, mask)` for each vector of channels; the mask is None where the vector is whole."""
-    whole = c.mul(c.div(channels, lanes), lanes)
-    c.loop(0, whole, lambda ch: body(ch, None), step=lanes)
-    c.when(c.less(whole, channels), lambda: body(whole, c.mask(c.sub(channels, whole), lanes)))
-
-
 # -- the weights' gradient -------------------------------------------------------------------------------------------
 
-DW_PARAMS = "images height width channels result_height result_width step_y top left dilation_y".split()
+DW_PARAMS = words("images height width channels result_height result_width step_y top left dilation_y")
 
 
 def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target) -> Plan:
@@ -212,7 +218,7 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
     window = Window(kh, tuple(x * spec.dilation[1] for x in range(kw)), spec.stride[1])
     params = (n, h, w, c, oh, ow, spec.stride[0], spec.padding[0], spec.padding[1], spec.dilation[0])
     lanes = target.lanes(TYPES[COMPUTE[spec.dtype]])
-    tasks = max(1, _tasks(n * oh, threads))
+    tasks = max(1, _tasks(n * oh, n * oh * ow * spec.channels[0] * spec.taps, threads))
     part = spec.taps * -(-c // lanes) * lanes
     launches = [
         Launch(dw_source(spec.dtype, window), ("x", "dy", "w:parts"), params, tasks),
@@ -278,27 +284,31 @@ def emit_dw(dtype: str, window: Window, target: Target) -> str:
             def gradient(x: Operand) -> str:
                 return load_as(c, dtype, to, lanes, c.gep(dy_here, c.mul(x, p["channels"]), memory), mask)
 
-            def inner(x: str, *sums: str) -> list[str]:
-                sums, gradients = list(sums), [gradient(c.add(x, j)) for j in range(block)]
-                for i, r in enumerate(rows):
+            def inner(x: str, *before: str) -> list[str]:
+                sums, gradients = list(before), [gradient(c.add(x, j)) for j in range(block)]
+                for q, r in enumerate(rows):
                     at = c.mul(c.sub(c.mul(x, window.step), p["left"]), strides[r])
-                    start, loaded = c.gep(here[i], at, memory), {}
+                    start, loaded = c.gep(here[q], at, memory), {}
                     for j in range(block):
                         for k, move in enumerate(window.columns):
                             pixel = j * window.step + move
                             if pixel not in loaded:
-                                loaded[pixel] = load_as(c, dtype, to, lanes, c.gep(start, c.mul(pixel, strides[r]), memory), mask)
-                            sums[i * width + k] = c.fma(to, lanes, loaded[pixel], gradients[j], sums[i * width + k])
+                                loaded[pixel] = load_as(
+                                    c, dtype, to, lanes, c.gep(start, c.mul(pixel, strides[r]), memory), mask
+                                )
+                            sums[q * width + k] = c.fma(to, lanes, loaded[pixel], gradients[j], sums[q * width + k])
                 return sums
 
-            def edge(x: str, *sums: str) -> list[str]:
-                sums, g = list(sums), gradient(x)
-                for i, r in enumerate(rows):
+            def edge(x: str, *before: str) -> list[str]:
+                sums, g = list(before), gradient(x)
+                for q, r in enumerate(rows):
                     for k, move in enumerate(window.columns):
                         at_x = c.add(c.sub(c.mul(x, window.step), p["left"]), move)
-                        place = c.gep(here[i], c.mul(at_x, strides[r]), memory)
+                        place = c.gep(here[q], c.mul(at_x, strides[r]), memory)
                         pointer = c.select(c.below(at_x, p["width"]), place, zeros, "ptr")
-                        sums[i * width + k] = c.fma(to, lanes, load_as(c, dtype, to, lanes, pointer, mask), g, sums[i * width + k])
+                        sums[q * width + k] = c.fma(
+                            to, lanes, load_as(c, dtype, to, lanes, pointer, mask), g, sums[q * width + k]
+                        )
                 return sums
 
             def carry(values: list[str]) -> list[tuple[str, str]]:
@@ -312,7 +322,7 @@ def emit_dw(dtype: str, window: Window, target: Target) -> str:
             for pointer, value in zip(out, sums, strict=True):
                 c.store(vector, value, pointer, align=8)
 
-        over_channels(c, p["channels"], lanes, channels)
+        c.over_vectors(p["channels"], lanes, channels)
 
     total = c.mul(p["images"], p["result_height"])
     c.loop(c.div(c.mul("%task", total), "%tasks"), c.div(c.mul(c.add("%task", 1), total), "%tasks"), row)

@@ -78,16 +78,13 @@ class Emitter:
     def row(self, tile: Tile, total: str, start: Place, end: Operand) -> None:
         """One row of a finished tile: `total` points at it, columns are valid below `end`."""
         c, lanes = self.c, tile.lanes
-        left = c.min(c.sub(end, start.col), tile.width)
-        whole = c.mul(c.div(left, lanes), lanes)
 
         def vector(j: Operand, mask: str | None) -> None:
             value = c.vector_load(tile.type, lanes, c.gep(total, j, tile.type))
             place = replace(start, col=c.add(start.col, j), index=c.add(start.index, j), mask=mask)
             self.run(value, tile.type, place)
 
-        c.loop(0, whole, lambda j: vector(j, None), step=lanes)
-        c.when(c.less(whole, left), lambda: vector(whole, c.mask(c.sub(left, whole), lanes)))
+        c.over_vectors(c.min(c.sub(end, start.col), tile.width), lanes, vector)
 
     def run(self, total: str, type: str, place: Place) -> None:
         """Compute and store every output of the vector `total` of LLVM type `type`."""

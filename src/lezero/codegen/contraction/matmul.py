@@ -8,18 +8,19 @@ cache lines apart, so that powers of two do not fall into one cache set), then, 
 from __future__ import annotations
 
 from functools import lru_cache
+from math import gcd
 
 from lezero.codegen.contraction.epilogue import Emitter, Place, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
 from lezero.codegen.contraction.pack import copy_panel, copy_row, transpose_panel
-from lezero.codegen.contraction.spec import COMPUTE, MatmulSpec
-from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand
+from lezero.codegen.contraction.spec import COMPUTE, PRODUCTS_PER_THREAD, MatmulSpec, useful_threads
+from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch, Plan
 from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
 
-PARAMS = "batch m n k lda ldb ldc sa sb sc mc nc mblocks nblocks".split()
-A_BLOCK_BYTES = 16 << 20
+PARAMS = words("batch m n k lda ldb ldc sa sb sc mc nc mblocks nblocks in_place")
+A_BLOCK_BYTES = 8 << 20
 """How much of A a task packs at a time: more means fewer packings of B; it is read as a stream, from L3 if need be."""
 
 
@@ -54,23 +55,29 @@ def plan_matmul(
     stride_b = stride_b if stride_b is not None else k * n
     stride_c = stride_c if stride_c is not None else m * n
     itemsize = TYPES[COMPUTE[spec.dtype]]
-    tile = choose_tile(target, itemsize, n)
-    mc, nc = blocks(tile, batch, m, n, k, threads)
+    tile = choose_tile(target, itemsize, n, m)
+    threads = useful_threads(threads, batch * m * n * k, PRODUCTS_PER_THREAD)
+    mc, nc = blocks(tile, target, batch, m, n, k, threads)
     mblocks, nblocks = -(-m // mc), -(-n // nc)
-    params = (batch, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c, mc, nc, mblocks, nblocks, *epilogue_params)
+    params = (
+        batch, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c, mc, nc, mblocks, nblocks,
+        reads_in_place(spec, tile, target, mc, k, ldb), *epilogue_params,
+    )  # fmt: skip
     items = batch * mblocks * nblocks
     tasks = min(items, 4 * threads) if threads > 1 else 1
     return Plan([Launch(source(spec, tile), ("a", "b", *spec.tail.names), params, tasks)])
 
 
-def blocks(tile: Tile, batch: int, m: int, n: int, k: int, threads: int) -> tuple[int, int]:
+def blocks(tile: Tile, target: Target, batch: int, m: int, n: int, k: int, threads: int) -> tuple[int, int]:
     """Rows and columns of a block: as large as scratch allows, and enough blocks for every thread."""
 
     def split(extent: int, unit: int, parts: int) -> int:
         units = -(-extent // unit)
         return -(-units // max(1, min(parts, units))) * unit
 
-    mc = split(m, tile.height, -(-m * (k + 32) * tile.itemsize // A_BLOCK_BYTES))
+    # With one panel A is read once, so the copy should not leave L2.
+    budget = A_BLOCK_BYTES if n > tile.width else target.l2_bytes // 2
+    mc = split(m, tile.height, -(-m * (k + 32) * tile.itemsize // budget))
     nc = split(n, tile.width, 1)
     wanted = -(-threads // batch) if threads > 1 else 1
     if -(-m // mc) < wanted:
@@ -82,15 +89,28 @@ def blocks(tile: Tile, batch: int, m: int, n: int, k: int, threads: int) -> tupl
     return mc, nc
 
 
+def reads_in_place(spec: MatmulSpec, tile: Tile, target: Target, mc: int, k: int, ldb: int) -> bool:
+    """Whether to read panels of B where they are, because copying them costs more than it saves.
+
+    It does when few tiles share a panel, provided that its rows do not fall into a few sets of L2 (taken to have 8 ways).
+    """
+    if spec.trans_b or spec.dtype != COMPUTE[spec.dtype]:
+        return False
+    sets = target.l2_bytes // (8 * 64)
+    distinct = sets // gcd(sets, max(1, ldb * tile.itemsize // 64))
+    return mc <= tile.height or (mc <= 10 * tile.height and k <= 4 * distinct)
+
+
 @lru_cache(maxsize=256)
 def source(spec: MatmulSpec, tile: Tile) -> KernelSource:
     key = f"matmul {spec.dtype} {spec.trans_a:d}{spec.trans_b:d} {tile} {spec.tail.key()}"
-    return KernelSource("matmul", key, lambda target: emit(spec, tile, target), scratch=lambda p: layout(tile, *p[:14])[-1])
+    return KernelSource(
+        "matmul", key, lambda target: emit(spec, tile, target), scratch=lambda p: layout(tile, p[3], p[10])[-1]
+    )
 
 
-def layout(tile: Tile, _batch: int, _m: int, _n: int, k: int, *rest: int) -> tuple[int, ...]:
+def layout(tile: Tile, k: int, mc: int) -> tuple[int, ...]:
     """Byte offsets in scratch of the table of rows, the panel of B and the block of A, and the end."""
-    mc = rest[-4]
     table = tile.bytes
     panel = table + -(-mc // tile.height * entry_words(tile) * 8 // 64) * 64
     block = panel + -(-k // tile.lanes) * tile.lanes * tile.width * tile.itemsize
@@ -134,14 +154,22 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
             if spec.trans_b:
                 start = c.gep(b_here, c.mul(col, p["ldb"]), memory)
                 transpose_panel(c, spec.dtype, to, tile.lanes, tile.width, start, p["ldb"], p["k"], left, panel)
+                b_panel, step = panel, str(tile.width)
             else:
                 start = c.gep(b_here, col, memory)
-                copy_panel(c, spec.dtype, to, tile.lanes, tile.vectors, start, p["ldb"], p["k"], left, panel)
+                whole_panel = c.value(f"icmp sge i64 {left}, {tile.width}")
+                in_place = c.value(f"and i1 {whole_panel}, {c.less(0, p['in_place'])}")
+                b_panel, step = c.select(in_place, start, panel, "ptr"), c.select(in_place, p["ldb"], tile.width)
+
+                def copy() -> None:
+                    copy_panel(c, spec.dtype, to, tile.lanes, tile.vectors, start, p["ldb"], p["k"], left, panel)
+
+                c.when(in_place, lambda: None, copy)
 
             def tiles(r: str) -> None:
                 count = c.min(c.sub(rows, r), height)
                 entry = c.gep(table, c.mul(c.div(r, height), entry_words(tile)), "ptr")
-                operands = f"ptr {entry}, i64 1, ptr {panel}, i64 {p['k']}"
+                operands = f"ptr {entry}, i64 1, ptr {b_panel}, i64 {step}, i64 {p['k']}"
 
                 def direct() -> None:
                     start = c.add(c.add(c.mul(batch, p["sc"]), c.mul(c.add(m0, r), p["ldc"])), col)
@@ -165,7 +193,8 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
     def pack_a(m0: Operand, rows: Operand, a_here: str) -> None:
         if spec.trans_a:
             start = c.gep(a_here, m0, memory)
-            transpose_panel(c, spec.dtype, to, tile.lanes, row, start, p["lda"], rows, p["k"], block)
+            operands = (c, spec.dtype, to, tile.lanes, row, start, p["lda"], rows, p["k"], block)
+            c.when(c.less(0, p["k"]), lambda: transpose_panel(*operands))
         else:
 
             def one(r: str) -> None:

@@ -39,29 +39,36 @@ class Tile:
         return 8 if self.type == "double" else 4
 
     @property
+    def register(self) -> str:
+        """The LLVM type of one register."""
+        return f"<{self.lanes} x {self.type}>"
+
+    @property
     def bytes(self) -> int:
         return self.height * self.width * self.itemsize
 
 
-def choose_tile(target: Target, itemsize: int, columns: int | None = None) -> Tile:
+def choose_tile(target: Target, itemsize: int, columns: int, rows: int | None = None) -> Tile:
     """The tile for `target` that wastes fewest columns.
 
-    With 32 registers: 28 accumulators, two of B, one of A.  With 16: 12 accumulators.
+    With 32 registers: 28 accumulators, two of B, one of A.  With 16: 12 accumulators.  `rows` matters only when there
+    are so few that memory is the limit: then panels are wide, to read long pieces of B's rows.
     """
     lanes = target.lanes(itemsize)
-    shapes = [(14, 2), (9, 3), (14, 1)] if target.registers == 32 else [(6, 2), (4, 3), (6, 1)]
-    if columns is None:
-        height, vectors = shapes[0]
-    else:
+    type = "double" if itemsize == 8 else "float"
+    many = target.registers == 32
+    if rows is not None and rows <= 4 and columns > 2 * lanes:
+        return Tile(4, 6, lanes, type) if many else Tile(2, 4, lanes, type)
+    shapes = [(14, 2), (9, 3), (14, 1)] if many else [(6, 2), (4, 3), (6, 1)]
 
-        def cost(shape: tuple[int, int]) -> float:
-            # Per row: accumulator updates, and a share of the loads that fewer accumulators cannot hide.
-            height, vectors = shape
-            panels = -(-columns // (vectors * lanes))
-            return panels * vectors * (1 + 0.5 / vectors + 0.5 / height)
+    def cost(shape: tuple[int, int]) -> float:
+        # Per row: accumulator updates, and a share of the loads that fewer accumulators cannot hide.
+        height, vectors = shape
+        panels = -(-columns // (vectors * lanes))
+        return panels * vectors * (1 + 0.5 / vectors + 0.5 / height)
 
-        height, vectors = min(shapes, key=cost)
-    return Tile(height, vectors, lanes, "double" if itemsize == 8 else "float")
+    height, vectors = min(shapes, key=cost)
+    return Tile(height, vectors, lanes, type)
 
 
 def heights(tile: Tile) -> list[int]:
@@ -76,16 +83,15 @@ def entry_words(tile: Tile) -> int:
 
 
 def emit_rows_tiles(module: Module, tile: Tile) -> None:
-    """Define ``@rows<h>(ptr table, i64 blocks, ptr b, i64 k, ptr out, i64 stride)`` for each height.
+    """Define ``@rows<h>(ptr table, i64 blocks, ptr b, i64 step, i64 k, ptr out, i64 stride)`` for each height.
 
-    A block's entry in the table is an offset from `b` in elements, then pointers to A's rows.  B is packed.  Rows of
-    the result go to `out`, `stride` elements apart.
+    A block's entry in the table is an offset from `b` in elements, then pointers to A's rows.  Rows of B are `step`
+    elements apart; rows of the result go to `out`, `stride` elements apart.
     """
     for height in heights(tile):
-        arguments = "ptr %table, i64 %blocks, ptr %b, i64 %k, ptr %out, i64 %stride"
+        arguments = "ptr %table, i64 %blocks, ptr %b, i64 %step, i64 %k, ptr %out, i64 %stride"
         c = Code(module, f"rows{height}", arguments, internal=True)
-        vector = f"<{tile.lanes} x {tile.type}>"
-        zeros = [(vector, "zeroinitializer")] * (height * tile.vectors)
+        zeros = [(tile.register, "zeroinitializer")] * (height * tile.vectors)
 
         def block(i: str, *accumulators: str, c: Code = c, height: int = height) -> list[str]:
             entry = c.gep("%table", c.mul(i, entry_words(tile)), "ptr")
@@ -95,9 +101,9 @@ def emit_rows_tiles(module: Module, tile: Tile) -> None:
             def step(k: str, b: str, *accumulators: str) -> list[str]:
                 columns = _load_b(c, tile, b)
                 elements = [c.load(tile.type, c.gep(row, k, tile.type)) for row in rows]
-                return [c.gep(b, tile.width, tile.type), *_rank_one(c, tile, elements, columns, accumulators)]
+                return [c.gep(b, "%step", tile.type), *_rank_one(c, tile, elements, columns, accumulators)]
 
-            return c.loop(0, "%k", step, carried=[("ptr", b), *((vector, a) for a in accumulators)])[1:]
+            return c.loop(0, "%k", step, carried=[("ptr", b), *((tile.register, a) for a in accumulators)])[1:]
 
         _store_tile(c, tile, c.loop(0, "%blocks", block, carried=zeros), "%stride")
         c.finish()
@@ -117,12 +123,11 @@ def _rank_one(c: Code, tile: Tile, elements: list[str], columns: list[str], accu
 
 
 def _store_tile(c: Code, tile: Tile, accumulators: list[str], stride: Operand) -> None:
-    vector = f"<{tile.lanes} x {tile.type}>"
     row = "%out"
     for i, a in enumerate(accumulators):
         if i and i % tile.vectors == 0:
             row = c.gep(row, stride, tile.type)
-        c.store(vector, a, c.gep(row, i % tile.vectors * tile.lanes, tile.type), align=tile.itemsize)
+        c.store(tile.register, a, c.gep(row, i % tile.vectors * tile.lanes, tile.type), align=tile.itemsize)
 
 
 def call_tile(c: Code, tile: Tile, kind: str, rows: Operand, arguments: str) -> None:
@@ -145,7 +150,6 @@ def emit_panel_tiles(module: Module, tile: Tile) -> None:
     """
     for height in heights(tile):
         c = Code(module, f"panel{height}", "ptr %runs, i64 %count, i64 %offset, i64 %stride, ptr %out", internal=True)
-        vector = f"<{tile.lanes} x {tile.type}>"
 
         def run(i: str, *accumulators: str, c: Code = c, height: int = height) -> list[str]:
             entry = c.gep("%runs", c.mul(i, 3), "ptr")
@@ -158,11 +162,11 @@ def emit_panel_tiles(module: Module, tile: Tile) -> None:
                 following = _rank_one(c, tile, elements, _load_b(c, tile, b), accumulators)
                 return [c.gep(a, "%stride", tile.type), c.gep(b, tile.width, tile.type), *following]
 
-            carried = [("ptr", a), ("ptr", b), *((vector, x) for x in accumulators)]
+            carried = [("ptr", a), ("ptr", b), *((tile.register, x) for x in accumulators)]
             return c.loop(0, length, step, carried=carried)[2:]
 
         start = [
-            (vector, c.load(vector, c.gep("%out", i * tile.lanes, tile.type), align=tile.itemsize))
+            (tile.register, c.load(tile.register, c.gep("%out", i * tile.lanes, tile.type), align=tile.itemsize))
             for i in range(height * tile.vectors)
         ]
         _store_tile(c, tile, c.loop(0, "%count", run, carried=start), tile.width)

@@ -30,29 +30,27 @@ def store_as(c: Code, stored: str, lanes: int, value: str, pointer: str, mask: s
     c.vector_store(MEMORY[stored], lanes, value, pointer, mask)
 
 
-def copy_row(
-    c: Code, source: str, to: str, lanes: int, a: str, length: Operand, out: str, exact: bool = False
-) -> None:
+def copy_row(c: Code, source: str, to: str, lanes: int, a: str, length: Operand, out: str, exact: bool = False) -> None:
     """out[0:length] = a[0:length], and zeros up to a whole vector unless `exact`."""
-    whole = c.mul(c.div(length, lanes), lanes)
 
-    def step(i: str) -> None:
-        value = load_as(c, source, to, lanes, c.gep(a, i, MEMORY[source]))
-        c.vector_store(to, lanes, value, c.gep(out, i, to))
+    def step(i: Operand, mask: str | None) -> None:
+        value = load_as(c, source, to, lanes, c.gep(a, i, MEMORY[source]), mask)
+        c.vector_store(to, lanes, value, c.gep(out, i, to), mask if exact else None)
 
-    c.loop(0, whole, step, step=lanes)
-    rest = c.sub(length, whole)
-
-    def tail() -> None:
-        mask = c.mask(rest, lanes)
-        value = load_as(c, source, to, lanes, c.gep(a, whole, MEMORY[source]), mask)
-        c.vector_store(to, lanes, value, c.gep(out, whole, to), mask if exact else None)
-
-    c.when(c.less(0, rest), tail)
+    c.over_vectors(length, lanes, step)
 
 
 def copy_panel(
-    c: Code, source: str, to: str, lanes: int, vectors: int, b: str, stride: Operand, k: Operand, columns: Operand, out: str
+    c: Code,
+    source: str,
+    to: str,
+    lanes: int,
+    vectors: int,
+    b: str,
+    stride: Operand,
+    k: Operand,
+    columns: Operand,
+    out: str,
 ) -> None:
     """out[i, 0:width] = b[i * stride + 0:width] for i < k; columns from `columns` on are zero."""
     width = vectors * lanes
@@ -66,11 +64,13 @@ def copy_panel(
 
         c.loop(0, k, step, carried=[("ptr", b), ("ptr", out)])
 
-    c.when(
-        c.less(columns, width),
-        lambda: rows([c.mask(c.sub(columns, v * lanes), lanes) for v in range(vectors)]),
-        lambda: rows([None] * vectors),
-    )
+    def ragged() -> None:
+        rows([c.mask(c.sub(columns, v * lanes), lanes) for v in range(vectors)])
+
+    if c.masks_are_free:
+        ragged()
+    else:
+        c.when(c.less(columns, width), ragged, lambda: rows([None] * vectors))
 
 
 def transpose(c: Code, type: str, lanes: int, rows: list[str]) -> list[str]:
@@ -89,8 +89,25 @@ def transpose(c: Code, type: str, lanes: int, rows: list[str]) -> list[str]:
     return rows
 
 
+def transpose_slot(c: Code, type: str, lanes: int, square: str) -> None:
+    """Transpose `lanes` by `lanes` elements in memory."""
+    vector = f"<{lanes} x {type}>"
+    places = [c.gep(square, r * lanes, type) for r in range(lanes)]
+    for place, row in zip(places, transpose(c, type, lanes, [c.load(vector, x, 4) for x in places]), strict=True):
+        c.store(vector, row, place, 4)
+
+
 def transpose_panel(
-    c: Code, source: str, to: str, lanes: int, width: Operand, b: str, stride: Operand, k: Operand, columns: Operand, out: str
+    c: Code,
+    source: str,
+    to: str,
+    lanes: int,
+    width: Operand,
+    b: str,
+    stride: Operand,
+    k: Operand,
+    columns: Operand,
+    out: str,
 ) -> None:
     """out[i, j] = b[j * stride + i] for i < k and j < width; column numbers stop at `columns` - 1.
 
@@ -99,9 +116,7 @@ def transpose_panel(
     last = c.sub(columns, 1)
 
     def column_block(j: str) -> None:
-        lines = [
-            c.gep(b, c.mul(c.min(c.add(j, r), last), stride), MEMORY[source]) for r in range(lanes)
-        ]
+        lines = [c.gep(b, c.mul(c.min(c.add(j, r), last), stride), MEMORY[source]) for r in range(lanes)]
 
         def square(i: Operand, mask: str | None) -> None:
             loaded = [load_as(c, source, to, lanes, c.gep(line, i, MEMORY[source]), mask) for line in lines]
@@ -109,8 +124,6 @@ def transpose_panel(
             for r, row in enumerate(transpose(c, to, lanes, loaded)):
                 c.vector_store(to, lanes, row, c.gep(here, c.mul(r, width), to))
 
-        whole = c.mul(c.div(k, lanes), lanes)
-        c.loop(0, whole, lambda i: square(i, None), step=lanes)
-        c.when(c.less(whole, k), lambda: square(whole, c.mask(c.sub(k, whole), lanes)))
+        c.over_vectors(k, lanes, square)
 
     c.loop(0, width, column_block, step=lanes)

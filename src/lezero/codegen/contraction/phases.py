@@ -7,7 +7,9 @@ agree modulo the stride meet the same taps, and among them the gradient is a con
 from __future__ import annotations
 
 
-def phases(extent: int, kernel: int, stride: int, pad: int, dilation: int) -> list[tuple[int, int, list[tuple[int, int]]]]:
+def phases(
+    extent: int, kernel: int, stride: int, pad: int, dilation: int
+) -> list[tuple[int, int, list[tuple[int, int]]]]:
     """Along one axis: (first pixel, how many, [(tap, displacement in the output's gradient)]) of each phase."""
     result = []
     for first in range(min(stride, extent)):

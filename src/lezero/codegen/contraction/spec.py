@@ -10,6 +10,18 @@ COMPUTE = {"f64": "f64", "f32": "f32", "bf16": "f32", "f16": "f32"}
 """Storage type of the inputs -> type products are accumulated in."""
 
 
+PRODUCTS_PER_THREAD = 1 << 17
+"""Multiply-adds that take about as long as two threads need to meet (2 microseconds)."""
+
+ELEMENTS_PER_THREAD = 1 << 13
+"""The same for elements copied or packed."""
+
+
+def useful_threads(threads: int, operations: int, least: int) -> int:
+    """How many threads to divide `operations` among, when fewer than `least` are not worth a barrier."""
+    return max(1, min(threads, operations // least))
+
+
 @dataclass(frozen=True)
 class MatmulSpec:
     """C[i] = A[i] @ B[i], then the epilogue.

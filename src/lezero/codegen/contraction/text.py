@@ -23,6 +23,11 @@ MEMORY = {
 KERNEL_ARGUMENTS = "ptr %buffers, ptr %params, i64 %task, i64 %tasks, ptr %scratch"
 
 
+def words(text: str) -> tuple[str, ...]:
+    """The names of a kernel's params, from one line of text."""
+    return tuple(text.split())
+
+
 class Module:
     """The functions and declarations of one kernel."""
 
@@ -30,9 +35,13 @@ class Module:
         self.target = target
         self.functions: list[str] = []
         self.declarations: dict[str, str] = {}
+        self.loops = 0
 
     def text(self) -> str:
-        return "\n".join([*self.functions, *self.declarations.values()]) + "\n"
+        # Loops here are as long as they should be; unrolling them only costs compile time.
+        marks = [f"!{i} = distinct !{{!{i}, !{self.loops}}}" for i in range(self.loops)]
+        marks.append(f'!{self.loops} = !{{!"llvm.loop.unroll.disable"}}')
+        return "\n".join([*self.functions, *self.declarations.values(), *marks]) + "\n"
 
 
 class Code:
@@ -47,6 +56,7 @@ class Code:
         self.head = f"define {'internal ' if internal else ''}void @{name}({arguments})"
         self.inline = "noinline " if internal else ""
         self.lines: list[str] = []
+        self.slots: list[str] = []
         self.count = 0
         self.block = "entry"
         self.values = Builder(self.target)
@@ -57,10 +67,14 @@ class Code:
     def finish(self) -> None:
         self.lines.append("  ret void")
         self.module.declarations.update(self.values.declarations)
-        attributes = f'{self.inline}nounwind "target-cpu"="{self.target.cpu}" "target-features"="{self.target.features}"'
+        attributes = (
+            f'{self.inline}nounwind "target-cpu"="{self.target.cpu}" "target-features"="{self.target.features}"'
+        )
         if self.target.vector_bytes == 64:
             attributes += ' "prefer-vector-width"="512"'
-        self.module.functions.append("\n".join([f"{self.head} {attributes} {{", "entry:", *self.lines, "}"]))
+        self.module.functions.append(
+            "\n".join([f"{self.head} {attributes} {{", "entry:", *self.slots, *self.lines, "}"])
+        )
 
     def emit(self, line: str) -> None:
         self.lines.append("  " + line)
@@ -73,6 +87,17 @@ class Code:
 
     def declare(self, result: str, name: str, *arguments: str) -> None:
         self.module.declarations[name] = f"declare {result} @{name}({', '.join(arguments)})"
+
+    def slot(self, type: str, count: int) -> str:
+        """Memory of the function for `count` elements."""
+        self.count += 1
+        self.slots.append(f"  %c{self.count} = alloca [{count} x {type}], align 64")
+        return f"%c{self.count}"
+
+    @property
+    def masks_are_free(self) -> bool:
+        """Whether masked loads and stores cost what plain ones do, so that a ragged end needs no code of its own."""
+        return self.target.vector_bytes == 64
 
     # -- integers and addresses --------------------------------------------------------------------------------------
 
@@ -167,9 +192,9 @@ class Code:
         self,
         begin: Operand,
         end: Operand,
-        body: Callable[..., Sequence[str] | None],
+        body: Callable[..., Sequence[Operand] | None],
         step: Operand = 1,
-        carried: Sequence[tuple[str, str]] = (),
+        carried: Sequence[tuple[str, Operand]] = (),
     ) -> list[str]:
         """Run ``body(i, *values) -> next values`` for i = begin, begin + step, ... < end; give the last values.
 
@@ -192,11 +217,12 @@ class Code:
         starts = [("i64", begin), *carried]
         for j, (name, (type, first), last) in enumerate(zip(names, starts, [index, *following], strict=True)):
             self.lines[phis + j] = f"  {name} = phi {type} [ {first}, %{before} ], [ {last}, %{self.block} ]"
-        self.emit(f"br label %{head}")
+        self.emit(f"br label %{head}, !llvm.loop !{self.module.loops}")
+        self.module.loops += 1
         self.start(after)
         return names[1:]
 
-    def when(self, condition: str, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+    def when(self, condition: str, then: Callable[[], object], otherwise: Callable[[], object] | None = None) -> None:
         yes, no, after = self.label("then"), self.label("else"), self.label("after")
         self.emit(f"br i1 {condition}, label %{yes}, label %{no if otherwise else after}")
         self.start(yes)
@@ -207,6 +233,15 @@ class Code:
             otherwise()
             self.emit(f"br label %{after}")
         self.start(after)
+
+    def over_vectors(self, end: Operand, lanes: int, body: Callable[[Operand, str | None], None]) -> None:
+        """Run ``body(i, mask)`` for i = 0, lanes, ... < end; the mask is None where the vector is whole for certain."""
+        if self.masks_are_free:
+            self.loop(0, end, lambda i: body(i, self.mask(self.sub(end, i), lanes)), step=lanes)
+            return
+        whole = self.mul(self.div(end, lanes), lanes)
+        self.loop(0, whole, lambda i: body(i, None), step=lanes)
+        self.when(self.less(whole, end), lambda: body(whole, self.mask(self.sub(end, whole), lanes)))
 
     # -- vectors -------------------------------------------------------------------------------------------------------
 

@@ -16,17 +16,17 @@ from math import gcd
 from lezero.codegen.contraction import depthwise
 from lezero.codegen.contraction.conv import FEW_CHANNELS, pad_image
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_panel_tiles, heights
-from lezero.codegen.contraction.pack import copy_panel, store_as, transpose
-from lezero.codegen.contraction.spec import COMPUTE, ConvSpec
-from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand
+from lezero.codegen.contraction.pack import copy_panel, store_as, transpose_slot
+from lezero.codegen.contraction.spec import COMPUTE, ELEMENTS_PER_THREAD, PRODUCTS_PER_THREAD, ConvSpec, useful_threads
+from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch, Plan
 from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
 
-PARAMS = (
+PARAMS = words(
     "images height width pixel group_in rows_in out_height out_width out_pixel group_out columns step_y step_x "
     "taps panels groups pixel_parts panel_parts block last shift"
-).split()
+)
 """rows_in: rows of A per tap; last, shift: the last tile of rows starts at `last` but reads (and stores) from `last` - `shift`."""
 
 BLOCK_BYTES = 384 << 10
@@ -61,6 +61,7 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
     shift = max(0, last + covered - rows) if in_place else 0
     padded_rows = last + tile.height
     panels = -(-co // tile.width)
+    threads = useful_threads(threads, n * oh * ow * ci * spec.channels[1] * spec.taps, PRODUCTS_PER_THREAD)
     part = spec.groups * panels * len(taps) * padded_rows * tile.width
     pixels = image[0] * image[1] * image[2] * spec.channels[0]
     pixel_parts, panel_parts = _parts(image[0] * result[0], panels, spec.groups, pixels, part, threads)
@@ -75,14 +76,17 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
     tasks = spec.groups * pixel_parts * panel_parts
     launches.append(Launch(source(dtype, tile), (operand, "dy", "w:parts"), params, tasks))
 
-    places = [(y * padded_rows, x * ci) if runs else ((y * kw + x) * padded_rows, 0) for y in range(kh) for x in range(kw)]
+    places = [
+        (y * padded_rows, x * ci) if runs else ((y * kw + x) * padded_rows, 0) for y in range(kh) for x in range(kw)
+    ]
     lines = ci * spec.taps
     gather = (
-        spec.groups, co, panels, lines, spec.taps, len(taps) * padded_rows, pixel_parts, part, last, shift,
+        spec.groups, co, panels, lines, spec.taps, len(taps) * padded_rows, pixel_parts, part, tile.width, last, shift,
         *(x for place in places for x in place),
     )  # fmt: skip
+    threads = useful_threads(threads, spec.channels[1] * lines * pixel_parts, ELEMENTS_PER_THREAD)
     tasks = min(spec.groups * panels * tile.vectors * -(-lines // tile.lanes), 4 * threads) if threads > 1 else 1
-    launches.append(Launch(sum_source(spec.out_dtype, tile), ("w:parts", "dw"), gather, tasks))
+    launches.append(Launch(sum_source(spec.out_dtype, tile.type, tile.lanes), ("w:parts", "dw"), gather, tasks))
     return Plan(launches, workspaces)
 
 
@@ -181,7 +185,7 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
                     arguments = f"ptr {list_}, i64 {number}, i64 {c.sub(r, shift)}, i64 {stride}, ptr {to_here}"
                     call_tile(c, tile, "panel", left, arguments)
 
-                c.when(c.less(0, number), lambda: c.loop(0, p["rows_in"], tiles, step=height) and None)
+                c.when(c.less(0, number), lambda: c.loop(0, p["rows_in"], tiles, step=height))
 
             c.loop(0, p["taps"], tap)
 
@@ -198,7 +202,7 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
         at_x = c.add(c.mul(begin, p["step_x"]), move_x)
         here = c.gep(runs, c.mul(t, per_tap), "i64")
 
-        def row(i: str, number: str) -> list[str]:
+        def row(i: str, number: str) -> list[Operand]:
             line = c.add(first, i)
             n, y = c.div(line, p["out_height"]), c.rem(line, p["out_height"])
             at_y = c.add(c.mul(y, p["step_y"]), move_y)
@@ -212,7 +216,7 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
             return [c.add(number, c.value(f"zext i1 {inside} to i64"))]
 
         # A row outside is overwritten by the next; there is room for one more than there are rows.
-        c.store("i64", c.loop(0, count, row, carried=[("i64", "0")])[0], here)
+        c.store("i64", c.loop(0, count, row, carried=[("i64", 0)])[0], here)
 
     c.loop(first_row, end_row, block, step=p["block"])
     c.finish()
@@ -221,57 +225,61 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
 
 # -- adding the parts ------------------------------------------------------------------------------------------------
 
-SUM_PARAMS = "groups columns panels lines taps panel_rows parts part last shift".split()
+SUM_PARAMS = words("groups columns panels lines taps panel_rows parts part width last shift")
 
 
-@lru_cache(maxsize=64)
-def sum_source(out_dtype: str, tile: Tile) -> KernelSource:
-    key = f"conv weight gradient sum {out_dtype} {tile.vectors} {tile.lanes} {tile.type}"
-    return KernelSource("conv.dw.sum", key, lambda target: emit_sum(out_dtype, tile, target))
+@lru_cache(maxsize=16)
+def sum_source(out_dtype: str, type: str, lanes: int) -> KernelSource:
+    key = f"conv weight gradient sum {out_dtype} {lanes} {type}"
+    return KernelSource("conv.dw.sum", key, lambda target: emit_sum(out_dtype, type, lanes, target))
 
 
-def emit_sum(out_dtype: str, tile: Tile, target: Target) -> str:
+def emit_sum(out_dtype: str, to: str, lanes: int, target: Target) -> str:
     """dw's line of column o is `lines` long: element e is tap e % taps of channel e // taps."""
     module = Module(target)
     c = Code(module)
     p = {name: c.param(i) for i, name in enumerate(SUM_PARAMS)}
     places = c.gep("%params", len(SUM_PARAMS), "i64")
     parts, dw = c.buffer(0), c.buffer(1)
-    to, lanes = tile.type, tile.lanes
+    width, registers = p["width"], c.div(p["width"], lanes)
     vector = f"<{lanes} x {to}>"
     chunks = c.ceil_div(p["lines"], lanes)
+    square_slot = c.slot(to, lanes * lanes)
 
     def square(i: str) -> None:
         e0 = c.mul(c.rem(i, chunks), lanes)
         rest = c.div(i, chunks)
-        panel, v = c.div(rest, tile.vectors), c.rem(rest, tile.vectors)
-        base = c.gep(parts, c.add(c.mul(c.mul(panel, p["panel_rows"]), tile.width), c.mul(v, lanes)), to)
-        first = c.add(c.mul(c.rem(panel, p["panels"]), tile.width), c.mul(v, lanes))
+        panel, v = c.div(rest, registers), c.rem(rest, registers)
+        base = c.gep(parts, c.add(c.mul(c.mul(panel, p["panel_rows"]), width), c.mul(v, lanes)), to)
+        first = c.add(c.mul(c.rem(panel, p["panels"]), width), c.mul(v, lanes))
         group = c.div(panel, p["panels"])
-        rows = []
-        for r in range(lanes):
+
+        def load_row(r: str) -> None:
             e = c.min(c.add(e0, r), c.sub(p["lines"], 1))
             place = c.gep(places, c.mul(c.rem(e, p["taps"]), 2), "i64")
             m = c.add(c.load("i64", c.gep(place, 1, "i64")), c.div(e, p["taps"]))
             shifted = c.add(m, c.select(c.less(m, p["last"]), 0, p["shift"]))
-            here = c.gep(base, c.mul(c.add(c.load("i64", place), shifted), tile.width), to)
+            here = c.gep(base, c.mul(c.add(c.load("i64", place), shifted), width), to)
 
             def add(_: str, pointer: str, total: str) -> list[str]:
-                value = c.load(vector, pointer, align=tile.itemsize)
+                value = c.load(vector, pointer, align=4)
                 return [c.gep(pointer, p["part"], to), c.value(f"fadd {vector} {total}, {value}")]
 
-            rows.append(c.loop(0, p["parts"], add, carried=[("ptr", here), (vector, "zeroinitializer")])[1])
+            total = c.loop(0, p["parts"], add, carried=[("ptr", here), (vector, "zeroinitializer")])[1]
+            c.store(vector, total, c.gep(square_slot, c.mul(r, lanes), to), 4)
+
+        c.loop(0, lanes, load_row)
+        transpose_slot(c, to, lanes, square_slot)
         mask = c.mask(c.sub(p["lines"], e0), lanes)
-        for r, line in enumerate(transpose(c, to, lanes, rows)):
-            column = c.add(first, r)
 
-            def put(column: Operand = column, line: str = line) -> None:
-                index = c.add(c.mul(c.add(c.mul(group, p["columns"]), column), p["lines"]), e0)
-                store_as(c, out_dtype, lanes, line, c.gep(dw, index, MEMORY[out_dtype]), mask)
+        def put(r: str) -> None:
+            line = c.load(vector, c.gep(square_slot, c.mul(r, lanes), to), 4)
+            index = c.add(c.mul(c.add(c.mul(group, p["columns"]), c.add(first, r)), p["lines"]), e0)
+            store_as(c, out_dtype, lanes, line, c.gep(dw, index, MEMORY[out_dtype]), mask)
 
-            c.when(c.less(column, p["columns"]), put)
+        c.loop(0, c.min(lanes, c.sub(p["columns"], first)), put)
 
-    total = c.mul(c.mul(p["groups"], p["panels"]), c.mul(chunks, tile.vectors))
+    total = c.mul(c.mul(p["groups"], p["panels"]), c.mul(chunks, registers))
     c.loop(c.div(c.mul("%task", total), "%tasks"), c.div(c.mul(c.add("%task", 1), total), "%tasks"), square)
     c.finish()
     return module.text()

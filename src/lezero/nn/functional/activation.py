@@ -58,12 +58,12 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x · Φ(x) (Hendrycks & Gimpel 2016); approximate="tanh" is the form GPT-2 was trained with."""
-    return act.gelu(input, approximate=approximate)
+    return record(act.gelu, (input,), (approximate,))
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x · sigmoid(x), also called swish"""
-    return act.silu(input)
+    return record(act.silu, (input,), ())
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
@@ -73,12 +73,12 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + exp(-x))"""
-    return _sigmoid(input)
+    return record(_sigmoid, (input,), ())
 
 
 def tanh(input: Tensor) -> Tensor:
     """The hyperbolic tangent"""
-    return _tanh(input)
+    return record(_tanh, (input,), ())
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -145,13 +145,13 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """exp(x) / Σ exp(x) along `dim`"""
     x = input if dtype is None else input.to(dtype)
-    return _softmax(x, axis=_axis("softmax", dim, x))
+    return record(_softmax, (x,), (_axis("softmax", dim, x),))
 
 
 def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """x - log Σ exp(x) along `dim`"""
     x = input if dtype is None else input.to(dtype)
-    return _log_softmax(x, axis=_axis("log_softmax", dim, x))
+    return record(_log_softmax, (x,), (_axis("log_softmax", dim, x),))
 
 
 def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lezero.nn.functional.dropout import dropout
 from lezero.ops import attention
+from lezero.runtime.recorder import record
 from lezero.tensor import Tensor, ones, zeros_like
 
 
@@ -36,7 +37,7 @@ def scaled_dot_product_attention(
         )
     if dropout_p == 0.0:
         operands = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-        return attention.attention(*operands, is_causal=is_causal, scale=scale)
+        return record(attention.attention, operands, (is_causal, scale))
     return dropout(attention_weights(query, key, attn_mask, is_causal, scale), dropout_p) @ _repeat_heads(value, query)
 
 
@@ -50,7 +51,9 @@ def attention_weights(
     if is_causal:
         attn_mask = ones(query.shape[-2], key.shape[-2], dtype="bool").tril()
     if attn_mask is not None:
-        scores = scores + attn_mask if attn_mask.dtype.is_floating_point else scores.masked_fill(~attn_mask, float("-inf"))
+        scores = (
+            scores + attn_mask if attn_mask.dtype.is_floating_point else scores.masked_fill(~attn_mask, float("-inf"))
+        )
     return scores.softmax(-1)
 
 
@@ -66,4 +69,6 @@ def _repeat_heads(x: Tensor, query: Tensor) -> Tensor:
         return x
     *batch, heads, length, features = x.shape
     times = query.shape[-3] // heads
-    return x.unsqueeze(-3).expand(*batch, heads, times, length, features).reshape(*batch, heads * times, length, features)
+    return (
+        x.unsqueeze(-3).expand(*batch, heads, times, length, features).reshape(*batch, heads * times, length, features)
+    )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from lezero.nn.functional.geometry import batched, per_dimension
 from lezero.ops import matmul as products
 from lezero.ops.conv import conv2d_input_grad, convolution
+from lezero.runtime.recorder import record
 from lezero.tensor import Tensor
 
 IntOrTuple = int | tuple[int, ...]
@@ -17,7 +19,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if weight.ndim == 1:
         y = products.matmul(input, weight)
         return y if bias is None else y + bias
-    return products.linear(input, weight) if bias is None else products.linear(input, weight, bias)
+    return record(products.linear, (input, weight) if bias is None else (input, weight, bias), ())
 
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -41,7 +43,9 @@ def same_padding(kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[tu
     return tuple((t // 2, t - t // 2) for t in totals)
 
 
-def conv_padding(name: str, padding: Any, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]) -> tuple:
+def conv_padding(
+    name: str, padding: Any, kernel: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> tuple:
     """The padding argument of a convolution as (before, after) of each dimension."""
     if isinstance(padding, str):
         if padding == "valid":
@@ -80,17 +84,33 @@ def conv2d(
     return _conv(2, input, weight, bias, stride, padding, dilation, groups)
 
 
-def _conv(n: int, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int) -> Tensor:
-    name = f"conv{n}d"
+def _conv(
+    n: int, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Tensor:
     if weight.ndim != n + 2:
-        raise ValueError(f"{name}: a weight of {n + 2} dimensions (out, in / groups, *kernel) is needed, got shape {tuple(weight.shape)}")
-    stride = per_dimension(name, "stride", stride, n)
-    dilation = per_dimension(name, "dilation", dilation, n)
-    pads = conv_padding(name, padding, weight.shape[2:], stride, dilation)
-    x, added = batched(name, x, n + 2)
-    operands = (x, weight) if bias is None else (x, weight, bias)
-    y = convolution(*operands, stride=stride, padding=pads, dilation=dilation, groups=groups)
+        raise ValueError(
+            f"conv{n}d: a weight of {n + 2} dimensions (out, in / groups, *kernel) is needed, got shape {tuple(weight.shape)}"
+        )
+    kernel = tuple(weight.shape[2:]) if type(padding) is str else None
+    try:
+        attrs = _geometry(n, kernel, stride, padding, dilation, groups)
+    except TypeError:  # lists cannot be remembered
+        stride, padding, dilation = (tuple(v) if isinstance(v, list) else v for v in (stride, padding, dilation))
+        attrs = _geometry(n, kernel, stride, padding, dilation, groups)
+    added = False
+    if x.ndim != n + 2:
+        x, added = batched(f"conv{n}d", x, n + 2)
+    y = record(convolution, (x, weight) if bias is None else (x, weight, bias), attrs)
     return y.squeeze(0) if added else y
+
+
+@lru_cache(maxsize=4096)
+def _geometry(n: int, kernel: tuple[int, ...] | None, stride: Any, padding: Any, dilation: Any, groups: int) -> tuple:
+    """The operation's attributes, remembered: checking and spelling them out costs four times what recording does."""
+    name = f"conv{n}d"
+    strides, dilations = per_dimension(name, "stride", stride, n), per_dimension(name, "dilation", dilation, n)
+    pads = conv_padding(name, padding, kernel or (1,) * n, strides, dilations)
+    return convolution.bind({"stride": strides, "padding": pads, "dilation": dilations, "groups": groups})
 
 
 def conv_transpose2d(
@@ -106,7 +126,9 @@ def conv_transpose2d(
     """Transposed convolution (the gradient of a convolution); weight (in, out / groups, kernel height, width)."""
     name = "conv_transpose2d"
     if weight.ndim != 4:
-        raise ValueError(f"{name}: a weight of 4 dimensions (in, out / groups, height, width) is needed, got shape {tuple(weight.shape)}")
+        raise ValueError(
+            f"{name}: a weight of 4 dimensions (in, out / groups, height, width) is needed, got shape {tuple(weight.shape)}"
+        )
     stride, dilation = per_dimension(name, "stride", stride, 2), per_dimension(name, "dilation", dilation, 2)
     pads, extra = per_dimension(name, "padding", padding, 2), per_dimension(name, "output_padding", output_padding, 2)
     if any(e >= max(s, d) for e, s, d in zip(extra, stride, dilation)):
@@ -117,7 +139,13 @@ def conv_transpose2d(
         for h, s, p, d, k, e in zip(x.shape[2:], stride, pads, dilation, weight.shape[2:], extra)
     )
     y = conv2d_input_grad(
-        x, weight, input_shape=extents, stride=stride, padding=tuple((p, p) for p in pads), dilation=dilation, groups=groups
+        x,
+        weight,
+        input_shape=extents,
+        stride=stride,
+        padding=tuple((p, p) for p in pads),
+        dilation=dilation,
+        groups=groups,
     )
     if bias is not None:
         y = y + bias.reshape(-1, 1, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lezero.ops.dropout import dropout as _dropout
 from lezero.runtime import random_key
+from lezero.runtime.recorder import record
 from lezero.tensor import Tensor, ones
 
 
@@ -12,8 +13,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     _check("dropout", p)
     if not training or p == 0.0:
         return input
-    seed, offset = random_key()
-    return _dropout(input, seed, offset, p=float(p))
+    return record(_dropout, (input, *random_key()), (float(p),))
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -29,7 +29,9 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 def _channels(name: str, x: Tensor, p: float, training: bool, ndims: tuple[int, int]) -> Tensor:
     _check(name, p)
     if x.ndim not in ndims:
-        raise ValueError(f"{name}: an input of {ndims[1]} dimensions (or {ndims[0]}, without a batch) is needed, got shape {tuple(x.shape)}")
+        raise ValueError(
+            f"{name}: an input of {ndims[1]} dimensions (or {ndims[0]}, without a batch) is needed, got shape {tuple(x.shape)}"
+        )
     if not training or p == 0.0:
         return x
     lead = x.shape[: x.ndim - ndims[0] + 1]  # (batch,) channels

@@ -26,4 +26,6 @@ def batched(name: str, x: Any, dims: int) -> tuple[Any, bool]:
         return x, False
     if x.ndim == dims - 1:
         return x.unsqueeze(0), True
-    raise ValueError(f"{name}: an input of {dims} dimensions (or {dims - 1}, without a batch) is needed, got shape {tuple(x.shape)}")
+    raise ValueError(
+        f"{name}: an input of {dims} dimensions (or {dims - 1}, without a batch) is needed, got shape {tuple(x.shape)}"
+    )

@@ -38,7 +38,9 @@ def cross_entropy(
 ) -> Tensor:
     """Cross-entropy of logits (batch, classes, ...) with class indices (batch, ...) or probabilities of the input's shape."""
     operands = (input, target) if weight is None else (input, target, weight)
-    return losses.cross_entropy(*operands, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction)
+    return losses.cross_entropy(
+        *operands, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
+    )
 
 
 def nll_loss(
@@ -87,7 +89,9 @@ def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: fl
     return losses.huber_loss(input, target, reduction=reduction, delta=float(delta))
 
 
-def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
     """Cross-entropy of probabilities with targets between 0 and 1, of one shape."""
     _need_same_shape("binary_cross_entropy", input, target)
     if weight is None:
@@ -107,7 +111,9 @@ def binary_cross_entropy_with_logits(
     operands = (input, target) if pos_weight is None else (input, target, pos_weight)
     if weight is None:
         return losses.bce_with_logits(*operands, reduction=reduction)
-    return _reduced("binary_cross_entropy_with_logits", losses.bce_with_logits(*operands, reduction="none") * weight, reduction)
+    return _reduced(
+        "binary_cross_entropy_with_logits", losses.bce_with_logits(*operands, reduction="none") * weight, reduction
+    )
 
 
 def _need_same_shape(name: str, input: Tensor, target: Tensor) -> None:
@@ -147,7 +153,9 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
     return (x1 - x2 + eps).norm(p, -1, keepdim)
 
 
-def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
+def cosine_embedding_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
     """``1 - cos`` where the target is 1, ``max(0, cos - margin)`` where it is -1."""
     from lezero.tensor import where
 
@@ -156,7 +164,9 @@ def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin
     return _reduced("cosine_embedding_loss", loss, reduction)
 
 
-def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
+def margin_ranking_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
     """``max(0, -target * (input1 - input2) + margin)``."""
     return _reduced("margin_ranking_loss", (-target * (input1 - input2) + margin).clamp(0), reduction)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lezero.ops import creation, movement, normalization
+from lezero.runtime.recorder import record
 from lezero.tensor import Tensor, no_grad
 
 
@@ -38,16 +39,20 @@ def batch_norm(
         if running_mean is None or running_var is None:
             raise ValueError("batch_norm: outside training the running mean and variance are needed")
         operands = _affine_operands(input, weight, bias)
-        return normalization.batch_norm_inference(operands[0], running_mean, running_var, *operands[1:], axis=1, eps=eps)
+        return record(
+            normalization.batch_norm_inference, (operands[0], running_mean, running_var, *operands[1:]), (1, eps)
+        )
     if input.numel() == input.shape[1]:
-        raise ValueError(f"batch_norm: more than one value per channel is needed in training, got shape {tuple(input.shape)}")
-    y = normalization.batch_norm(*_affine_operands(input, weight, bias), axis=1, eps=eps)
+        raise ValueError(
+            f"batch_norm: more than one value per channel is needed in training, got shape {tuple(input.shape)}"
+        )
+    y = record(normalization.batch_norm, _affine_operands(input, weight, bias), (1, eps))
     if running_mean is not None or running_var is not None:
         with no_grad():
             if running_mean is not None:
-                _move(running_mean, normalization.batch_mean(input, axis=1), momentum)
+                _move(running_mean, record(normalization.batch_mean, (input,), (1,)), momentum)
             if running_var is not None:
-                _move(running_var, normalization.batch_var(input, axis=1, correction=1), momentum)
+                _move(running_var, record(normalization.batch_var, (input,), (1, 1)), momentum)
     return y
 
 
@@ -63,11 +68,15 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Layer normalisation over the last dimensions, which are `normalized_shape`."""
-    dims = _trailing("layer_norm", input, normalized_shape)
-    return normalization.layer_norm(*_affine_operands(input, weight, bias), dims=dims, eps=eps)
+    dims = 1 if type(normalized_shape) is int else len(normalized_shape)  # type: ignore[arg-type]
+    if weight is None:  # otherwise the operation compares the shapes
+        _trailing("layer_norm", input, normalized_shape)
+    return record(normalization.layer_norm, _affine_operands(input, weight, bias), (dims, eps))
 
 
-def rms_norm(input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+def rms_norm(
+    input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
     """Root-mean-square normalisation; `eps` is the dtype's machine epsilon unless given."""
     import numpy as np
 
@@ -122,7 +131,9 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """Local response normalisation across `size` neighbouring channels (Krizhevsky et al. 2012)."""
     if input.ndim < 3:
-        raise ValueError(f"local_response_norm: an input (batch, channels, ...) is needed, got shape {tuple(input.shape)}")
+        raise ValueError(
+            f"local_response_norm: an input (batch, channels, ...) is needed, got shape {tuple(input.shape)}"
+        )
     rest = (0,) * (input.ndim - 2)
     square = movement.pad(input * input, before=(0, size // 2, *rest), after=(0, (size - 1) // 2, *rest))
     channels = input.shape[1]

@@ -57,7 +57,9 @@ def _reflect(x: Tensor, axis: int, before: int, after: int) -> Tensor:
 def _replicate(x: Tensor, axis: int, before: int, after: int) -> Tensor:
     n = int(x.shape[axis])
     if n == 0 or before < 0 or after < 0:
-        raise ValueError(f"pad: mode 'replicate' takes widths of 0 or more for a dimension of 1 or more, got {(before, after)} for {n}")
+        raise ValueError(
+            f"pad: mode 'replicate' takes widths of 0 or more for a dimension of 1 or more, got {(before, after)} for {n}"
+        )
 
     def edge(at: int, width: int) -> Tensor | None:
         shape = [*x.shape]

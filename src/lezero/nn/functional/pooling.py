@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from lezero.nn.functional.geometry import per_dimension
 from lezero.ops import pooling
 from lezero.ops.movement import concatenate
+from lezero.runtime.recorder import record
 from lezero.tensor import Tensor
 
 IntOrTuple = int | tuple[int, ...]
@@ -14,18 +16,39 @@ IntOrTuple = int | tuple[int, ...]
 
 def _spatial(name: str, x: Tensor, n: int) -> None:
     if x.ndim not in (n + 1, n + 2):
-        raise ValueError(f"{name}: an input (batch, channels, {'*' * n}) or without batch is needed, got shape {tuple(x.shape)}")
+        raise ValueError(
+            f"{name}: an input (batch, channels, {'*' * n}) or without batch is needed, got shape {tuple(x.shape)}"
+        )
 
 
-def _max_pool(n: int, x: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, indices: bool) -> Any:
+@lru_cache(maxsize=4096)
+def _windows(n: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> dict[str, Any]:
     name = f"max_pool{n}d"
-    _spatial(name, x, n)
-    kernel = per_dimension(name, "kernel_size", kernel, n)
-    stride = kernel if stride is None or stride == () else per_dimension(name, "stride", stride, n)
-    padding, dilation = per_dimension(name, "padding", padding, n), per_dimension(name, "dilation", dilation, n)
-    windows = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode}
-    y = pooling.max_pool(x, **windows)
-    return (y, _flat_positions(pooling.max_pool_index(x, **windows), x, windows)) if indices else y
+    sizes = per_dimension(name, "kernel_size", kernel, n)
+    return {
+        "kernel": sizes,
+        "stride": sizes if stride is None or stride == () else per_dimension(name, "stride", stride, n),
+        "padding": per_dimension(name, "padding", padding, n),
+        "dilation": per_dimension(name, "dilation", dilation, n),
+        "ceil_mode": bool(ceil_mode),
+    }
+
+
+@lru_cache(maxsize=4096)
+def _max_pool_attrs(*windows: Any) -> tuple:
+    """The operation's attributes, remembered: checking and spelling them out costs four times what recording does."""
+    return pooling.max_pool.bind(_windows(*windows))
+
+
+def _max_pool(n: int, x: Tensor, *windows: Any, indices: bool) -> Any:
+    if x.ndim not in (n + 1, n + 2):
+        _spatial(f"max_pool{n}d", x, n)
+    windows = tuple(tuple(w) if type(w) is list else w for w in windows)
+    y = record(pooling.max_pool, (x,), _max_pool_attrs(n, *windows))
+    if not indices:
+        return y
+    named = _windows(n, *windows)
+    return y, _flat_positions(pooling.max_pool_index(x, **named), x, named)
 
 
 def _flat_positions(taps: Tensor, x: Tensor, windows: dict[str, Any]) -> Tensor:
@@ -56,7 +79,7 @@ def max_pool1d(
     return_indices: bool = False,
 ) -> Any:
     """The largest value in each window over (batch, channels, length); `stride` is the kernel's size unless given."""
-    return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, indices=return_indices)
 
 
 def max_pool2d(
@@ -69,10 +92,12 @@ def max_pool2d(
     return_indices: bool = False,
 ) -> Any:
     """The largest value in each window over (batch, channels, height, width)."""
-    return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, indices=return_indices)
 
 
-def _avg_pool(n: int, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, include: bool, divisor: int | None) -> Tensor:
+def _avg_pool(
+    n: int, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, include: bool, divisor: int | None
+) -> Tensor:
     name = f"avg_pool{n}d"
     _spatial(name, x, n)
     kernel = per_dimension(name, "kernel_size", kernel, n)
@@ -146,10 +171,12 @@ def _adaptive_max(x: Tensor, output: tuple[int, ...]) -> Tensor:
     n = len(output)
     extents = x.shape[x.ndim - n :]
     if any(o < 1 for o in output) or any(d < 1 for d in extents):
-        raise ValueError(f"adaptive_max_pool{n}d: {tuple(x.shape)} cannot be pooled to {output}; both have to be 1 or more")
+        raise ValueError(
+            f"adaptive_max_pool{n}d: {tuple(x.shape)} cannot be pooled to {output}; both have to be 1 or more"
+        )
     if all(d % o == 0 for d, o in zip(extents, output)):
         kernel = tuple(int(d // o) for d, o in zip(extents, output))
-        return _max_pool(n, x, kernel, None, 0, 1, False, False)
+        return _max_pool(n, x, kernel, None, 0, 1, False, indices=False)
     # Bins of unequal size, one dimension after the other: the maximum of maxima is the maximum.
     for k, bins in enumerate(output):
         axis, extent = x.ndim - n + k, int(extents[k])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lezero.ops.embedding import embedding as _embedding
 from lezero.ops.indexing import one_hot as _one_hot
+from lezero.runtime.recorder import record
 from lezero.tensor import Tensor, no_grad
 
 
@@ -23,7 +24,7 @@ def embedding(
     if max_norm is not None:
         with no_grad():
             _limit_rows(weight, input, max_norm, norm_type)
-    return _embedding(weight, input, padding_idx=padding_idx)
+    return record(_embedding, (weight, input), (padding_idx,))
 
 
 def _limit_rows(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:

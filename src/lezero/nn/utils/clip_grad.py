@@ -40,7 +40,9 @@ def clip_grad_norm_(
     pairs = _grads(parameters)
     total = get_total_norm([g for _, g in pairs], norm_type)
     if error_if_nonfinite and not math.isfinite(total.item()):
-        raise RuntimeError(f"clip_grad_norm_: the total norm of the gradients is {total.item()}, so they cannot be clipped")
+        raise RuntimeError(
+            f"clip_grad_norm_: the total norm of the gradients is {total.item()}, so they cannot be clipped"
+        )
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
     for p, g in pairs:
         p.grad = g.detach() * factor.to(g.dtype)

@@ -18,7 +18,9 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     parameters = list(parameters)
     total = sum(p.numel() for p in parameters)
     if tuple(vec.shape) != (total,):
-        raise ValueError(f"vector_to_parameters: the parameters have {int(total)} elements, the vector has shape {tuple(vec.shape)}")
+        raise ValueError(
+            f"vector_to_parameters: the parameters have {int(total)} elements, the vector has shape {tuple(vec.shape)}"
+        )
     at = 0
     for p in parameters:
         n = int(p.numel())

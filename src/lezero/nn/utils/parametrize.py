@@ -22,7 +22,9 @@ class ParametrizationList(ModuleList):
                 values = m.right_inverse(values)
         self.is_tensor = isinstance(values, Tensor)
         trained = isinstance(original, Parameter)
-        for name, value in zip(["original"] if self.is_tensor else _names(values), [values] if self.is_tensor else values):
+        for name, value in zip(
+            ["original"] if self.is_tensor else _names(values), [values] if self.is_tensor else values
+        ):
             value = value.detach().clone() if value is not original else value
             if trained:
                 kept = value if isinstance(value, Parameter) else Parameter(value, requires_grad=original.requires_grad)
@@ -64,18 +66,24 @@ def register_parametrization(module: Module, tensor_name: str, parametrization: 
         return module
     tensor = module.__dict__.get(tensor_name)
     if tensor is None or tensor_name not in (*module._parameter_names, *module._buffer_names):
-        raise ValueError(f"register_parametrization: {type(module).__name__} has no parameter or buffer {tensor_name!r}")
+        raise ValueError(
+            f"register_parametrization: {type(module).__name__} has no parameter or buffer {tensor_name!r}"
+        )
     made = ParametrizationList([parametrization], tensor)
     shape = tuple(made().shape)
     if shape != tuple(tensor.shape):
-        raise ValueError(f"register_parametrization: the parametrization gives shape {shape}, {tensor_name} has {tuple(tensor.shape)}")
+        raise ValueError(
+            f"register_parametrization: the parametrization gives shape {shape}, {tensor_name} has {tuple(tensor.shape)}"
+        )
     delattr(module, tensor_name)
     if not is_parametrized(module):
         base = type(module)
         module.__class__ = type(f"Parametrized{base.__name__}", (base,), {"_parametrized_base": base})
         module.parametrizations = ModuleDict()
     module.parametrizations[tensor_name] = made
-    setattr(type(module), tensor_name, property(lambda self: self.parametrizations[tensor_name](), _assign(tensor_name)))
+    setattr(
+        type(module), tensor_name, property(lambda self: self.parametrizations[tensor_name](), _assign(tensor_name))
+    )
     return module
 
 
@@ -97,14 +105,18 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
         raise ValueError(f"remove_parametrizations: {tensor_name!r} of {type(module).__name__} is not parametrized")
     made = module.parametrizations[tensor_name]
     if not leave_parametrized and not made.is_tensor:
-        raise ValueError("remove_parametrizations: several originals cannot take the tensor's place; use leave_parametrized=True")
+        raise ValueError(
+            "remove_parametrizations: several originals cannot take the tensor's place; use leave_parametrized=True"
+        )
     original = made.originals()[0]
     with no_grad():
         value = getattr(module, tensor_name).clone() if leave_parametrized else original
     delattr(type(module), tensor_name)
     del module.parametrizations[tensor_name]
     if isinstance(original, Parameter):
-        module.register_parameter(tensor_name, value if value is original else Parameter(value.detach(), original.requires_grad))
+        module.register_parameter(
+            tensor_name, value if value is original else Parameter(value.detach(), original.requires_grad)
+        )
     else:
         module.register_buffer(tensor_name, value)
     if not module.parametrizations:

@@ -31,7 +31,10 @@ def summary(model: Module, *inputs: Any) -> str:
         name = "  " * depth + (path.rpartition(".")[2] or "(model)")
         rows.append((name, type(module).__name__, shapes.get(id(module), ""), f"{own:,}" if own else ""))
     widths = [max(len(r[i]) for r in rows) for i in range(4)]
-    lines = ["  ".join((n.ljust(widths[0]), k.ljust(widths[1]), s.ljust(widths[2]), p.rjust(widths[3]))) for n, k, s, p in rows]
+    lines = [
+        "  ".join((n.ljust(widths[0]), k.ljust(widths[1]), s.ljust(widths[2]), p.rjust(widths[3])))
+        for n, k, s, p in rows
+    ]
     total = sum(int(p.numel()) for p in model.parameters())
     trained = sum(int(p.numel()) for p in model.parameters() if p.requires_grad)
     lines.insert(1, "-" * len(lines[0]))

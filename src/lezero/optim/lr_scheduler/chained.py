@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from lezero.optim.lr_scheduler import LRScheduler
+from lezero.optim.lr_scheduler.base import LRScheduler
 from lezero.optim.optimizer import Optimizer
 
 

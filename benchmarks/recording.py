@@ -1,0 +1,132 @@
+"""What recording costs: the Python time of BERT-base's whole training step with execution stubbed out, by node.
+
+    python benchmarks/recording.py
+
+The network is the masked-LM BERT-base (12 layers, 768 wide, tied decoder).  A backend that computes nothing stands in for
+the CPU, so what is timed is the user's code, the layers, recording, the gradient walk and the optimizer, and finding the
+plan.  "New trace" is the first step in a fresh trie, "repeated" the median of the steps that follow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+
+import numpy as np
+
+import lezero as lz
+from lezero import nn, optim
+from lezero.graph.dim import rehint
+from lezero.hal import registry
+from lezero.hal.backend import Backend, Program
+from lezero.hal.buffer import Buffer
+from lezero.nn import functional as F
+from lezero.runtime import recorder
+
+
+class Nothing(Program):
+    """Results of the right shape and dtype that cost neither time nor memory."""
+
+    def __init__(self, graph):
+        self.graph, self.arrays = graph, {}
+
+    def run(self, inputs, bindings, donated=()):
+        key = tuple(bindings)
+        if key not in self.arrays:
+            outputs = self.graph.outputs
+            self.arrays[key] = [np.broadcast_to(np.zeros((), n.dtype.numpy), rehint(n.shape, bindings)) for n in outputs]
+        return [Buffer(a) for a in self.arrays[key]]
+
+
+class NullBackend(Backend):
+    name = "null"
+
+    def devices(self):
+        return ["cpu"]
+
+    def empty(self, shape, dtype):
+        return Buffer(np.broadcast_to(np.zeros((), dtype.numpy), shape))
+
+    def compile(self, graph, donatable=frozenset(), inputs=()):
+        return Nothing(graph)
+
+
+class Layer(nn.Module):
+    def __init__(self, h=768, heads=12, f=3072):
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.o = (nn.Linear(h, h) for _ in range(4))
+        self.ln1, self.ln2 = nn.LayerNorm(h, 1e-12), nn.LayerNorm(h, 1e-12)
+        self.i, self.out = nn.Linear(h, f), nn.Linear(f, h)
+
+    def forward(self, x):
+        b, t, h = x.shape
+        split = lambda y: y.view(b, t, self.heads, h // self.heads).transpose(1, 2)
+        a = F.scaled_dot_product_attention(split(self.q(x)), split(self.k(x)), split(self.v(x)))
+        x = self.ln1(x + self.o(a.transpose(1, 2).reshape(b, t, h)))
+        return self.ln2(x + self.out(F.gelu(self.i(x))))
+
+
+class Bert(nn.Module):
+    def __init__(self, vocabulary=30522, h=768, layers=12):
+        super().__init__()
+        self.w, self.p, self.t = nn.Embedding(vocabulary, h), nn.Embedding(512, h), nn.Embedding(2, h)
+        self.ln, self.ln2 = nn.LayerNorm(h, 1e-12), nn.LayerNorm(h, 1e-12)
+        self.layers = nn.ModuleList(Layer(h) for _ in range(layers))
+        self.dense = nn.Linear(h, h)
+        self.bias = nn.Parameter(lz.zeros(vocabulary))
+
+    def forward(self, ids):
+        x = self.ln(self.w(ids) + self.p(lz.arange(ids.shape[1]))[None] + self.t(lz.zeros_like(ids)))
+        for layer in self.layers:
+            x = layer(x)
+        return F.linear(self.ln2(F.gelu(self.dense(x))), self.w.weight, self.bias)
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--steps", type=int, default=20)
+    p.add_argument("--profile", action="store_true")
+    args = p.parse_args()
+    registry._current = NullBackend()
+    model = Bert()
+    optimizer = optim.AdamW(model.parameters(), lr=1e-4)
+    r = np.random.default_rng(0)
+    ids, y = lz.tensor(r.integers(0, 30522, (8, 128))), lz.tensor(r.integers(0, 30522, 8 * 128))
+
+    def step():
+        optimizer.zero_grad()
+        out = model(ids)
+        loss = F.cross_entropy(out.reshape(-1, out.shape[-1]), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step()  # parameters and optimizer state exist from here on
+    recorder._trie_size = recorder.MAX_TRIE_NODES + 1
+    lz.realize(lz.zeros(1))
+    times, nodes = [], []
+    for _ in range(args.steps + 1):
+        gc.collect()
+        before = lz.runtime.stats()["nodes_run"]
+        start = time.thread_time()
+        step()
+        times.append(time.thread_time() - start)
+        nodes.append(lz.runtime.stats()["nodes_run"] - before)
+    per = [t / n * 1e6 for t, n in zip(times, nodes)]
+    print(f"nodes recorded: {nodes[-1]} a step")
+    print(f"new trace: {per[0]:.2f} us a node (target 5)")
+    print(f"repeated:  {statistics.median(per[2:]):.2f} us a node (target 2)")
+    if args.profile:
+        import cProfile
+        import pstats
+
+        prof = cProfile.Profile()
+        prof.runcall(lambda: [step() for _ in range(10)])
+        pstats.Stats(prof).sort_stats("tottime").print_stats(30)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""What schedules share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lezero.optim.optimizer import Optimizer
+
+
+class LRScheduler:
+    """Base class: override ``get_lr()``, which gives the rates for ``self.last_epoch`` from those in the groups.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+    last_epoch : int
+        -1 starts anew; otherwise the schedule goes on from there, and every group must carry its ``initial_lr``.
+    """
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{type(self).__name__}: an Optimizer is needed, got {type(optimizer).__name__}")
+        self.optimizer = optimizer
+        for i, group in enumerate(optimizer.param_groups):
+            if last_epoch == -1:
+                group.setdefault("initial_lr", group["lr"])
+            elif "initial_lr" not in group:
+                raise KeyError(f"{type(self).__name__}: parameter group {i} has no 'initial_lr' to resume from")
+        self.base_lrs = [float(group["initial_lr"]) for group in optimizer.param_groups]
+        self.last_epoch = last_epoch
+        self._last_lr = [group["lr"] for group in optimizer.param_groups]
+        self._starting = True
+        self.step()
+        self._starting = False
+
+    def get_lr(self) -> list[float]:
+        raise NotImplementedError(f"{type(self).__name__} does not define get_lr()")
+
+    def get_last_lr(self) -> list[float]:
+        """The rates set by the latest ``step``, one a group."""
+        return list(self._last_lr)
+
+    def step(self) -> None:
+        """Advance by one."""
+        self.last_epoch += 1
+        self._write(self.get_lr())
+
+    def _rates(self) -> list[float]:
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def _write(self, rates: Iterable[float]) -> None:
+        for group, lr in zip(self.optimizer.param_groups, rates):
+            group["lr"] = lr
+        self._last_lr = self._rates()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimizer and functions."""
+        return {k: v for k, v in self.__dict__.items() if k != "optimizer" and not callable(v)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        unknown = state_dict.keys() - self.__dict__.keys()
+        if unknown:
+            raise KeyError(f"{type(self).__name__}: the state of another schedule: it has {', '.join(sorted(unknown))}")
+        self.__dict__.update(state_dict)
+
+
+class Factor(LRScheduler):
+    """A schedule that multiplies the rate by ``factor()`` at each step after the first."""
+
+    def factor(self) -> float:
+        raise NotImplementedError
+
+    def get_lr(self) -> list[float]:
+        if self.last_epoch == 0 or self._starting:  # a resumed schedule finds its rate in the groups
+            return self._rates()
+        f = self.factor()
+        return [lr * f for lr in self._rates()]
+
+
+def per_group(name: str, what: str, value: Any, optimizer: Optimizer) -> list[Any]:
+    """One value a parameter group: the same for all, or a list of the right length."""
+    n = len(optimizer.param_groups)
+    if not isinstance(value, (list, tuple)):
+        return [value] * n
+    if len(value) != n:
+        raise ValueError(f"{name}: {what} has {len(value)} values for {n} parameter groups")
+    return list(value)

@@ -1,0 +1,401 @@
+"""``lz.jit``: a function recorded once and called from then on as one run.
+
+The first call records as usual, without running in between, and runs what it recorded.  The second call with equal guards
+records again and compares: if it did something else (a Python side effect decided what), that is an error at the line where
+the difference is.  From the third call on the function is not called any more.
+
+Read at every call: tensor arguments, the values of all other tensors the function touched, hyper-parameters, seeds.
+Guarded (a change records a new variant): structure, shapes and dtypes of arguments, other Python arguments, the gradient
+mode, ``training`` of modules that were called, and whether parameters had gradients if that mattered.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from lezero.graph.node import Node
+from lezero.hal.buffer import Buffer
+from lezero.runtime import recorder
+from lezero.runtime.recorder import STATE, Handle, Recording
+from lezero.runtime.replay import between
+from lezero.runtime.run import run_recording
+
+MAX_VARIANTS = 16
+"""Variants kept for one captured function; the least recently used goes first."""
+
+
+class CaptureError(RuntimeError):
+    """The function does something a captured function cannot do."""
+
+
+class Capture:
+    """What is noted while a function is recorded; ``STATE.capture`` while that lasts."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.modules: dict[int, Any] = {}
+        self.saved: list[tuple[Handle, tuple]] = []
+
+    def refuse(self, why: str = "a value is read (by .item(), .numpy(), printing, or an `if` on a tensor)") -> None:
+        """Something that needs a run."""
+        at = _user_line()
+        raise CaptureError(
+            f"lz.jit: inside {self.name}(){at}, {why}. A captured function cannot look at values while it is recorded: "
+            "return the tensor and read it outside, or use lz.where"
+        )
+
+    def saw(self, module: Any) -> None:
+        self.modules[id(module)] = module
+
+    def before_write(self, t: Handle) -> None:
+        """Keep what a handle stood for, to put back if the function raises."""
+        self.saved.append((t, (t._rec, t._node, t._buffer, t._history, t._shape)))
+
+    def undo(self) -> None:
+        for t, (rec, node, buffer, history, shape) in reversed(self.saved):
+            t._rec, t._node, t._buffer, t._history, t._shape = rec, node, buffer, history, shape
+
+
+def _user_line() -> str:
+    frame = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(recorder._PACKAGE):
+            return f" at {file}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+class Variant:
+    """One recorded form of the function."""
+
+    def __init__(self, rec: Recording, capture: Capture, result: Any, arguments: list[Handle]):
+        self.tail = rec.tail
+        self.path = between(recorder._root, rec.tail)
+        self.count = rec.count
+        self.bindings = list(rec.bindings)
+        self.confirmed = False
+        places = {id(t): k for k, t in enumerate(arguments)}
+        gets = dict(rec.scalars)
+        self.leaves: list[tuple[Node, Any]] = []  # where each leaf's value comes from: position, handle, function or number
+        for k, (node, t) in enumerate(zip(rec.leaf_nodes, rec.leaf_handles)):
+            if t is None:
+                get = gets.get(k)
+                self.leaves.append((node, get if get is not None else ("number", rec.buffers[k].array[()])))
+            else:
+                self.leaves.append((node, places.get(id(t), t)))
+        written = {id(t): t for t, _ in capture.saved if t._rec is rec}
+        self.written = [(t, t._node) for t in written.values()]
+        self.grads = [
+            (t, t._grad._node)
+            for t in _parameters(rec)
+            if t._grad is not None and t._grad._rec is rec and id(t._grad) not in written
+        ]
+        imported = {id(t) for t in rec.leaf_handles if t is not None}
+        self.parameters = _parameters(rec)
+        self.read_grads = [(t, t._grad) for t in self.parameters if id(t._grad) in imported]
+        self.result = _map(result, lambda t: _Result(t, rec, places, written))
+        self.modules = [(m, m.training) for m in capture.modules.values()]
+
+    def fits(self, watch_grads: bool) -> bool:
+        """Whether modules are in the modes they were in, and (where that matters) gradients there or not."""
+        if not all(m.training is training for m, training in self.modules):
+            return False
+        if any(t._grad is not grad for t, grad in self.read_grads):
+            return False
+        read = {id(t) for t, _ in self.read_grads}
+        return not watch_grads or all(t._grad is None for t in self.parameters if id(t) not in read)
+
+    def same(self, other: Variant) -> bool:
+        return (
+            self.tail is other.tail
+            and len(self.leaves) == len(other.leaves)
+            and all(_same_source(a, b) for (_, a), (_, b) in zip(self.leaves, other.leaves))
+            and [(id(t), n) for t, n in self.written] == [(id(t), n) for t, n in other.written]
+            and [(id(t), n) for t, n in self.grads] == [(id(t), n) for t, n in other.grads]
+        )
+
+    def run(self, arguments: list[Handle]) -> Any:
+        """Do what was recorded with the values of now."""
+        state = STATE
+        for _, source in self.leaves:
+            t = arguments[source] if type(source) is int else source
+            if isinstance(t, Handle) and (t._rec is not None or t._buffer is None):
+                _realize(t)
+        if state.recording.count or state.recording.leaf_nodes:
+            run_recording(state.recording)
+        rec = state.recording
+        for node, source in self.leaves:
+            if type(source) is int:
+                source = arguments[source]
+            elif type(source) is tuple:
+                rec.scalars.append((len(rec.buffers), None))
+                rec.buffers.append(Buffer(np.array(source[1], node.dtype.numpy)))
+                rec.leaf_handles.append(None)
+                rec.leaf_nodes.append(node)
+                continue
+            elif not isinstance(source, Handle):
+                rec.scalars.append((len(rec.buffers), source))
+                rec.buffers.append(Buffer(np.array(source(), node.dtype.numpy)))
+                rec.leaf_handles.append(None)
+                rec.leaf_nodes.append(node)
+                continue
+            rec.buffers.append(source._buffer)  # type: ignore[arg-type]
+            rec.leaf_handles.append(source)
+            rec.leaf_nodes.append(node)
+        saved = [(t, (t._rec, t._node, t._buffer, t._history, t._shape)) for t, _ in self.written]
+        for t, node in self.written:
+            t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
+            rec.handles.append(ref(t))
+        kept = []
+        for t, node in self.grads:
+            kept.append((t, _handle(rec, node)))
+        outputs: dict[Node, Handle] = {}
+        result = _map_results(self.result, rec, outputs, arguments)
+        rec.tail = self.tail
+        rec.count = self.count
+        rec.bindings = list(self.bindings)
+        buffers = [b for _, (_, _, b, _, _) in saved]
+        saved = [(t, (r, n, k, h, s)) for k, (t, (r, n, _, h, s)) in enumerate(saved)]
+        try:
+            # The run decides by counting references which memory may be taken over; these would be one too many.
+            buffers[:] = [None if b is None else ref(b) for b in buffers]
+            run_recording(rec)
+        except BaseException:
+            for t, (r, n, k, h, s) in saved:
+                t._rec, t._node, t._history, t._shape = r, n, h, s
+                t._buffer = None if buffers[k] is None else buffers[k]()
+            state.recording = Recording()
+            raise
+        for t, grad in kept:
+            t._grad = grad
+        return result
+
+
+def _handle(rec: Recording, node: Node) -> Handle:
+    t = recorder.tensor_class.__new__(recorder.tensor_class)
+    t._rec, t._node = rec, node
+    rec.handles.append(ref(t))
+    return t
+
+
+def _realize(t: Handle) -> None:
+    if t._buffer is None and t._rec is None:
+        recorder.import_handle(STATE.recording, t)
+    if t._rec is not None:
+        run_recording(t._rec)
+
+
+def _parameters(rec: Recording) -> list[Handle]:
+    return list({id(t): t for t in rec.variables.values() if t._requires_grad}.values())
+
+
+def _same_source(a: Any, b: Any) -> bool:
+    if callable(a) and not isinstance(a, Handle):
+        return callable(b) and not isinstance(b, Handle)
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return a[1].dtype == b[1].dtype and (a[1] == b[1] or (a[1] != a[1] and b[1] != b[1]))
+    return a is b or (type(a) is int and a == b)
+
+
+class _Result:
+    """A tensor in what the function returned: a recorded value, an argument, or a tensor from outside."""
+
+    __slots__ = ("argument", "node", "tensor")
+
+    def __init__(self, t: Handle, rec: Recording, places: dict[int, int], written: dict[int, Handle]):
+        self.node: Node | None = None
+        self.argument: int | None = None
+        self.tensor: Handle | None = None
+        if id(t) in places:
+            self.argument = places[id(t)]
+        elif t._rec is rec and id(t) not in written:
+            self.node = t._node
+        else:
+            self.tensor = t
+
+
+def _map(tree: Any, f: Callable[[Any], Any]) -> Any:
+    if isinstance(tree, Handle):
+        return f(tree)
+    if isinstance(tree, dict):
+        return {k: _map(v, f) for k, v in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return _rebuilt(tree, [_map(v, f) for v in tree])
+    return tree
+
+
+def _map_results(tree: Any, rec: Recording, made: dict[Node, Handle], arguments: list[Handle]) -> Any:
+    if isinstance(tree, _Result):
+        if tree.argument is not None:
+            return arguments[tree.argument]
+        if tree.tensor is not None:
+            return tree.tensor
+        if tree.node not in made:
+            made[tree.node] = _handle(rec, tree.node)  # type: ignore[index, arg-type]
+        return made[tree.node]  # type: ignore[index]
+    if isinstance(tree, dict):
+        return {k: _map_results(v, rec, made, arguments) for k, v in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return _rebuilt(tree, [_map_results(v, rec, made, arguments) for v in tree])
+    return tree
+
+
+def _rebuilt(like: Any, values: list) -> Any:
+    """A list, tuple or subclass (named tuple, values with indices) like the given one."""
+    return type(like)(values) if type(like) in (list, tuple) else type(like)(*values)
+
+
+def _flatten(tree: Any, tensors: list[Handle], name: str) -> Hashable:
+    """A key of everything in the arguments but tensor values; tensors are collected in order."""
+    if isinstance(tree, Handle):
+        tensors.append(tree)
+        shape = tuple(int(d) for d in tree.shape)  # type: ignore[attr-defined]
+        return ("tensor", shape, tree.dtype, tree.requires_grad, tree._dynamic, [id(x) for x in tensors].index(id(tree)))  # type: ignore[attr-defined]
+    if isinstance(tree, dict):
+        return ("dict", tuple((k, _flatten(v, tensors, name)) for k, v in tree.items()))
+    if isinstance(tree, (list, tuple)):
+        return (type(tree).__name__, tuple(_flatten(v, tensors, name) for v in tree))
+    try:
+        hash(tree)
+    except TypeError:
+        raise CaptureError(
+            f"lz.jit: an argument of {name}() is a {type(tree).__name__}, which cannot be compared between calls; "
+            "pass tensors, numbers, strings, or containers of them"
+        ) from None
+    return (type(tree), tree)
+
+
+class Jitted:
+    """A captured function; see ``lz.jit``."""
+
+    def __init__(self, fn: Callable):
+        functools.update_wrapper(self, fn)
+        self._fn = fn
+        self._name = getattr(fn, "__name__", type(fn).__name__)
+        self._variants: OrderedDict[Hashable, Variant] = OrderedDict()
+        self._watch_grads = False
+        self.reasons: list[str] = []
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if STATE.capture is not None:
+            return self._fn(*args, **kwargs)
+        arguments: list[Handle] = []
+        key: Hashable = (_flatten((args, kwargs), arguments, self._name), STATE.grad_mode)
+        found = None
+        for full in reversed(self._variants):
+            variant = self._variants[full]
+            if full[0] == key and variant.fits(self._watch_grads):  # type: ignore[index]
+                found = full
+                break
+        if found is None:
+            return self._record(key, arguments, args, kwargs, None)
+        variant = self._variants[found]
+        self._variants.move_to_end(found)
+        if not variant.confirmed:
+            return self._record(key, arguments, args, kwargs, variant)
+        return variant.run(arguments)
+
+    def _record(self, key: Hashable, arguments: list[Handle], args: tuple, kwargs: dict, before: Variant | None) -> Any:
+        state = STATE
+        if state.recording.count or state.recording.leaf_nodes:
+            run_recording(state.recording)
+        for t in arguments:
+            if t._buffer is None:
+                _realize(t)
+        rec = state.recording
+        rec.bindings.clear()
+        capture = Capture(self._name)
+        state.capture = capture
+        recorder.capturing += 1
+        try:
+            result = self._fn(*args, **kwargs)
+        except BaseException:
+            capture.undo()
+            state.recording = Recording()
+            raise
+        finally:
+            state.capture = None
+            recorder.capturing -= 1
+        variant = Variant(rec, capture, result, arguments)
+        if before is not None:
+            if variant.same(before):
+                before.confirmed = True
+            elif len(variant.read_grads) != len(before.read_grads) and not self._watch_grads:
+                self._watch_grads = True
+                self.reasons.append("gradients were there at one call and not at another")
+                before = None
+            else:
+                capture.undo()
+                state.recording = Recording()
+                raise CaptureError(self._difference(before, variant))
+        if before is None:
+            if self._variants:
+                self.reasons.append(f"variant {len(self._variants) + 1}: other arguments or modes than before")
+            self._variants[(key, len(self.reasons), id(variant))] = variant
+            if len(self._variants) > MAX_VARIANTS:
+                self._variants.popitem(last=False)
+        run_recording(rec)
+        return result
+
+    def _difference(self, a: Variant, b: Variant) -> str:
+        for x, y in zip(a.path or (), b.path or ()):
+            if x is not y:
+                where = next((f" at {n.site[0]}:{n.site[1]}" for n in (y, x) if n.site), "")
+                return (
+                    f"lz.jit: the second call of {self._name}() recorded {y.op.name}{where} where the first recorded {x.op.name}. "
+                    "Something besides its arguments and tensors decides what it does; make that an argument"
+                )
+        return (
+            f"lz.jit: the second call of {self._name}() used or changed other tensors than the first, or recorded more or "
+            "less than it; make what differs an argument"
+        )
+
+    def __repr__(self) -> str:
+        return f"<lz.jit {self._name}: {len(self._variants)} variants>"
+
+
+def jit(fn: Callable | None = None) -> Any:
+    """Capture a function: recorded at its first calls, then run in one go.
+
+    Parameters
+    ----------
+    fn : callable
+        Takes and returns tensors, Python values and containers of them; may update tensors it reaches (parameters,
+        optimizer state, running statistics).
+
+    Returns
+    -------
+    callable with the same arguments.  ``repr`` shows the number of variants, ``.reasons`` why there is more than one.
+
+    Raises
+    ------
+    CaptureError
+        When the function reads a value while it is recorded, or records something else at its second call; the message
+        has the line.
+
+    Examples
+    --------
+    >>> @lz.jit
+    ... def step(x, y):
+    ...     optimizer.zero_grad()
+    ...     loss = F.cross_entropy(model(x), y)
+    ...     loss.backward()
+    ...     optimizer.step()
+    ...     return loss
+    """
+    if fn is None:
+        return jit
+    if not callable(fn):
+        raise TypeError(f"lz.jit: a function is needed, got {type(fn).__name__}")
+    return Jitted(fn)

@@ -1,0 +1,175 @@
+"""Segments of a recording that are followed in one go.
+
+``backward()`` and an optimizer's ``step()`` record what follows from the trace so far: from the same trie node, with the same
+handles in the same places, they record the same nodes.  The first time, :func:`replayed` runs the function and learns its
+segment: where the trie path ends, which leaves it imported, which handles it pointed elsewhere.  When the same trie node is
+reached again and everything it relied on is as it was, the recording jumps to the end of the segment.
+
+A segment holds handles weakly, and is dropped when any of them is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+from weakref import ref
+
+from lezero.graph import dim as dims
+from lezero.graph.node import Node
+from lezero.hal.buffer import Buffer
+from lezero.runtime.recorder import STATE, Handle, Recording
+
+MAX_SEGMENTS = 8
+"""Segments remembered for one trie node."""
+
+
+class Segment:
+    """What a function did to a recording (see the module)."""
+
+    __slots__ = ("adopted", "count", "end", "guards", "imports", "places", "symbols")
+
+    def __init__(
+        self,
+        end: Node,
+        count: int,
+        places: list[Node | None],
+        imports: list[tuple[Node, Any]],
+        adopted: list[tuple[ref, Node]],
+        guards: tuple,
+        symbols: int,
+    ):
+        self.end, self.count, self.places, self.imports = end, count, places, imports
+        self.adopted, self.guards, self.symbols = adopted, guards, symbols
+
+    def fits(self, rec: Recording, reads: Sequence[Handle]) -> bool:
+        """Whether the function would do exactly the same again."""
+        if len(reads) != len(self.places) or len(rec.bindings) != self.symbols:
+            return False
+        imported = rec.imported
+        for t, node in zip(reads, self.places):
+            if (t._node if t._rec is rec else imported.get(id(t))) is not node:
+                return False
+            if node is None and (t._rec is not None or t._buffer is None):
+                return False
+        for node, source in self.imports:
+            if type(source) is not ref:
+                continue
+            t = source()
+            if t is None or t._rec is not None or t._buffer is None or id(t) in imported:
+                return False
+            array = t._buffer.array
+            if array.shape != node.shape or array.dtype != node.dtype.numpy or t._requires_grad is not node.tracks or t._history is not None:
+                return False
+        return all(dims.holds(g, rec.bindings) for g in self.guards)
+
+    def follow(self, rec: Recording) -> None:
+        """Do it again."""
+        import numpy as np
+
+        leaf_nodes, leaf_handles, buffers, imported = rec.leaf_nodes, rec.leaf_handles, rec.buffers, rec.imported
+        for node, source in self.imports:
+            leaf_nodes.append(node)
+            if type(source) is ref:
+                t = source()
+                imported[id(t)] = node
+                leaf_handles.append(t)
+                buffers.append(t._buffer)
+                if node.tracks:
+                    rec.variables[node] = t
+            else:
+                rec.scalars.append((len(buffers), source))
+                leaf_handles.append(None)
+                buffers.append(Buffer(np.array(source(), node.dtype.numpy)))
+        handles = rec.handles
+        for r, node in self.adopted:
+            t = r()
+            imported.pop(id(t), None)
+            t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
+            handles.append(r)
+            if t._requires_grad:
+                rec.variables[node] = t
+        rec.tail = self.end
+        rec.count += self.count
+
+
+def replayed(key: Hashable, fn: Callable[[], Any], reads: Sequence[Handle]) -> Any:
+    """Call `fn`, or follow what it recorded last time.
+
+    key : everything besides the recording and `reads` that decides what `fn` does, identities of lasting handles included
+    reads : handles it starts from, in an order of their own; only their places in the recording count
+    Returns what `fn` returns, None when it was not called.
+    """
+    state = STATE
+    rec = state.recording
+    start = rec.tail
+    table = start.replays
+    if table is not None:
+        segment = table.get(key)
+        if segment is not None and segment.fits(rec, reads):
+            segment.follow(rec)
+            return None
+    places = [t._node if t._rec is rec else rec.imported.get(id(t)) for t in reads]
+    count, leaves, made, symbols = rec.count, len(rec.leaf_nodes), len(rec.handles), len(rec.bindings)
+    scalars = len(rec.scalars)
+    outer, state.adopted = state.adopted, []
+    try:
+        with dims.noting_guards() as guards:
+            result = fn()
+        adopted, state.adopted = state.adopted, outer
+    finally:
+        state.adopted = outer
+    if outer is not None:
+        outer.extend(adopted)
+    if state.recording is not rec or len(rec.bindings) != symbols:
+        return result
+    segment = _learn(rec, start, count, leaves, made, scalars, adopted, places, tuple(guards))
+    if segment is not None:
+        if start.replays is None:
+            start.replays = {}
+        elif len(start.replays) >= MAX_SEGMENTS:
+            start.replays.clear()
+        start.replays[key] = segment
+    return result
+
+
+def _learn(
+    rec: Recording, start: Node, count: int, leaves: int, made: int, scalars: int, adopted: list[Handle], places: list, guards: tuple
+) -> Segment | None:
+    """The segment from `start` to here, or None if it left something behind that following it would not."""
+    final = {id(t): t for t in adopted}
+    if any(t._rec is not rec for t in final.values()):
+        return None
+    for r in rec.handles[made:]:
+        t = r()
+        if t is not None and t._rec is rec and id(t) not in final:
+            return None
+        del t
+    gets = {position: get for position, get in rec.scalars[scalars:]}
+    imports: list[tuple[Node, Any]] = []
+    for k in range(leaves, len(rec.leaf_nodes)):
+        handle = rec.leaf_handles[k]
+        if handle is None:
+            value = rec.buffers[k].array[()]
+            imports.append((rec.leaf_nodes[k], gets[k] or (lambda value=value: value)))
+        elif not rec.leaf_nodes[k].static:
+            return None
+        else:
+            imports.append((rec.leaf_nodes[k], ref(handle)))
+    path = between(start, rec.tail)
+    if path is None:
+        return None
+    node_guards = [g for node in path for g in node.guards]
+    ends = [(ref(t), t._node) for t in final.values()]
+    return Segment(rec.tail, rec.count - count, places, imports, ends, (*guards, *node_guards), len(rec.bindings))  # type: ignore[arg-type]
+
+
+def between(start: Node, end: Node) -> list[Node] | None:
+    """The trie nodes after `start` up to `end`: just recorded, so each is its predecessor's ``next``."""
+    out = []
+    node = start
+    while node is not end:
+        node = node.next  # type: ignore[assignment]
+        if node is None or len(out) > 1_000_000:
+            return None
+        out.append(node)
+    return out

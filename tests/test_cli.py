@@ -1,0 +1,248 @@
+"""The command line as a new user meets it: results, mistakes in one line, Ctrl-C."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import lezero as lz
+from lezero.cli import COMMANDS, run
+from lezero.cli.networks import Classifier, resized
+from lezero.cli.pictures import draw, side_by_side
+from test_data_images import idx, write_mnist
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command line; (exit code, standard output, standard error)."""
+
+    def call(*arguments):
+        code = run([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_mnist(tmp_path_factory.mktemp("mnist"), count=30, zipped=True)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """An untrained classifier for 28x28 images."""
+    path = tmp_path_factory.mktemp("model") / "m.lzm"
+    Classifier("lenet5", 28, [str(n) for n in range(10)]).save(path)
+    return path
+
+
+def process(*arguments, **options):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "lezero.cli", *map(str, arguments)],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
+    )  # fmt: skip
+
+
+# -- the commands ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name, call):
+    code, out, err = call(name, "--help")
+    assert code == 0 and out.startswith(f"Usage: lezero {name}") and not err
+    assert COMMANDS[name][2].split()[0] in out
+
+
+def test_help_lists_the_commands_without_importing_them():
+    text = (
+        "import sys; from lezero.cli import run; run(['--help']); print([m for m in sys.modules if 'lezero.cli.' in m])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=True)
+    assert all(name in done.stdout for name in COMMANDS) and done.stdout.endswith("[]\n")
+
+
+def test_version(call):
+    assert call("version") == (0, f"lezero {lz.__version__}\n", "")
+    assert json.loads(call("version", "--json")[1]) == {"version": lz.__version__}
+
+
+def test_train_eval_and_predict_on_a_folder(call, folder, tmp_path):
+    out = tmp_path / "x.lzm"
+    options = ("--model", "lenet5", "--data", folder, "--batch-size", 10, "--lr", "1e-3")
+    code, text, err = call("train", *options, "--epochs", 1, "--out", out)
+    assert code == 0 and err == "" and "epoch 1/1" in text and f"saved {out}" in text
+    code, text, _ = call("train", *options, "--epochs", 1, "--out", out, "--resume", "--json")
+    assert code == 0 and json.loads(text)["epochs"] == 1
+    code, _, err = call("train", *options, "--epochs", 2, "--out", out, "--resume")
+    assert code == 2 and "--resume needs the options as before: epochs was 1, not 2" in err
+    code, text, _ = call("eval", out, "--data", folder, "--json")
+    assert code == 0 and json.loads(text)["images"] == 15
+    code, text, _ = call("predict", out, "--data", folder, "--count", 3, "--json")
+    entries = json.loads(text)
+    assert code == 0 and len(entries) == 3 and set(entries[0]) == {"image", "class", "probability", "truth"}
+    code, text, _ = call("predict", out, "--data", folder, "--count", 3, "--show")
+    assert code == 0 and len(text.splitlines()) >= 28 and text.count("%)") == 3
+
+
+def test_predict_reads_idx_npy_and_pictures(call, model, tmp_path):
+    images = np.zeros((2, 28, 28), np.uint8)
+    (tmp_path / "i.gz").write_bytes(gzip.compress(idx(images)))
+    np.save(tmp_path / "bytes.npy", images)
+    np.save(tmp_path / "floats.npy", images[0] / 255)
+    np.save(tmp_path / "channels.npy", images[:, None])
+    files = [tmp_path / n for n in ("i.gz", "bytes.npy", "floats.npy", "channels.npy")]
+    code, out, _ = call("predict", model, *files, "--json")
+    entries = json.loads(out)
+    assert code == 0 and [e["image"] for e in entries][-3:] == ["floats.npy[0]", "channels.npy[0]", "channels.npy[1]"]
+    assert len({e["probability"] for e in entries}) == 1
+
+
+def test_predict_reads_pictures(call, model, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (40, 50)).save(tmp_path / "p.png")
+    assert call("predict", model, tmp_path / "p.png")[0] == 0
+
+
+def test_without_pillow_pictures_say_what_to_install(call, model, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    (tmp_path / "p.png").write_bytes(b"\x89PNG")
+    assert "pip install pillow" in call("predict", model, tmp_path / "p.png")[2]
+
+
+def test_cache_shows_and_clears(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("LEZERO_CACHE_DIR", str(tmp_path))
+    (tmp_path / "a.o").write_bytes(bytes(100))
+    code, out, _ = call("cache", "--json")
+    assert code == 0 and json.loads(out)["entries"] == 1 and json.loads(out)["bytes"] == 100
+    assert "1 kernels" in call("cache", "show")[1]
+    assert call("cache", "clear")[:2] == (0, f"1 kernels deleted from {tmp_path}\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_doctor_checks_itself(call):
+    code, out, _ = call("doctor", "--json")
+    facts = json.loads(out)
+    assert code == 0 and facts["self_check"]["passed"] and facts["self_check"]["seconds"] < 30
+    assert facts["cpu"]["level"] in facts["cpu"]["available"] and "numpy" in facts["backends"]
+    assert "self-check       passed" in call("doctor")[1]
+
+
+def test_doctor_says_when_the_cache_cannot_be_written(call, monkeypatch, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("LEZERO_CACHE_DIR", str(blocked / "kernels"))
+    assert "NOT WRITABLE" in call("doctor")[1]
+
+
+# -- mistakes -------------------------------------------------------------------------------------------------
+
+MISTAKES = [
+    ((), "Usage: lezero"),
+    (("quikstart",), "no such command 'quikstart'"),
+    (("train", "--model", "lenet6"), "no model 'lenet6'; there are residual, lenet5, resnet18"),
+    (("train", "--epochs", "0"), "'--epochs'"),
+    (
+        ("train", "--data", "/nowhere/at/all"),
+        "there is no folder '/nowhere/at/all'. MNIST wants train-images-idx3-ubyte",
+    ),
+    (("train", "--out", "/nowhere/x.lzm"), "there is no folder '/nowhere'"),
+    (("train", "--resume", "--out", "never.lzm"), "there is no never-checkpoints/last.lzm to continue from"),
+    (("quickstart", "--data", "/nowhere"), "there is no folder '/nowhere'"),
+    (("quickstart", "--output", "/nowhere/x.lzm"), "there is no folder '/nowhere'"),
+    (("eval", "/nowhere.lzm"), "there is no file '/nowhere.lzm'"),
+    (("eval", __file__), "is not an .lzm file"),
+    (("eval", "MODEL", "--data", "/nowhere"), "there is no folder '/nowhere'"),
+    (("predict", "MODEL"), "name either files with images or --data"),
+    (("predict", "MODEL", "/nowhere.png"), "there is no file '/nowhere.png'"),
+    (("predict", "MODEL", "/"), "is a folder"),
+    (("explain", "lenet6"), "'lenet6' is neither an .lzm file nor one of"),
+    (("cache", "burn"), "'burn' is not one of"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=lambda v: " ".join(v)[:30])
+def test_a_mistake_is_one_clear_line_and_exit_code_2(arguments, message, call, model):
+    code, out, err = call(*(model if a == "MODEL" else a for a in arguments))
+    assert code == 2 and message in out + err
+    if arguments:
+        assert out == "" and err.startswith("lezero: ") and err.count("\n") == 1
+
+
+def test_a_damaged_file_is_one_line(call, model, tmp_path):
+    content = bytearray(model.read_bytes())
+    content[500] ^= 1
+    (tmp_path / "x.lzm").write_bytes(content)
+    code, _, err = call("eval", tmp_path / "x.lzm")
+    assert code == 2 and "has been altered or damaged" in err and err.count("\n") == 1
+    lz.save({"a": 1}, tmp_path / "y.lzm")
+    assert "holds no classifier" in call("eval", tmp_path / "y.lzm")[2]
+
+
+def test_a_limit_that_is_no_number_is_one_line(call, monkeypatch):
+    monkeypatch.setenv("LEZERO_CACHE_LIMIT", "lots")
+    code, _, err = call("cache")
+    assert code == 2 and "LEZERO_CACHE_LIMIT='lots'" in err
+
+
+def test_ctrl_c_saves_exits_130_and_the_run_can_be_resumed(folder, tmp_path, call):
+    options = ["--model", "lenet5", "--data", folder, "--epochs", "10000", "--out", tmp_path / "m.lzm"]
+    running = process("train", *options, start_new_session=True)
+    assert running.stdout.readline().startswith("epoch 1/10000")
+    os.killpg(running.pid, signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert err.count("\n") == 1 and "saved to" in err and "lezero train --resume" in err and "Traceback" not in out
+    assert (tmp_path / "m-checkpoints" / "last.lzm").exists()
+
+
+def test_a_reader_that_goes_away_is_no_error(model, folder):
+    running = process("predict", model, "--data", folder, "--show")
+    running.stdout.close()
+    assert running.stderr.read() == "" and running.wait(60) == 0
+    running.stderr.close()
+
+
+# -- quickstart -----------------------------------------------------------------------------------------------
+
+
+def test_quickstart_learns_saves_and_classifies_in_a_new_process(tmp_path):
+    pytest.importorskip("sklearn")
+    start = time.monotonic()
+    running = process("quickstart", "--output", tmp_path / "digits.lzm")
+    out, err = running.communicate(timeout=600)
+    assert running.returncode == 0, err
+    assert err == "" and time.monotonic() - start < 120
+    reached = next(line for line in out.splitlines() if line.startswith("After"))
+    assert float(reached.split(",")[1].split("%")[0]) >= 98
+    assert out.count("%)") == 8 and "kernels" in out and "peak" in out and "lezero explain" in out
+    assert Classifier.open(tmp_path / "digits.lzm").name == "residual"
+
+
+# -- pictures -------------------------------------------------------------------------------------------------
+
+
+def test_pictures_are_drawn_with_characters_where_there_are_no_colours(monkeypatch):
+    image = np.array([[0, 255], [128, 0]], np.uint8)
+    assert draw(image) == ["  @@", "++  "]
+    assert side_by_side([image, image], ["one", "two"], columns=80) == "  @@    @@\n++    ++  \none   two"
+    assert side_by_side([image, image], ["one", "two"], columns=5).count("\n\n") == 1
+    monkeypatch.setattr("lezero.cli.pictures._colours", lambda: True)
+    (line,) = draw(image)
+    assert line.count("▀") == 2 and line.endswith("\x1b[0m") and "38;5;232;48;5;243" in line
+
+
+def test_images_are_brought_to_a_size():
+    assert resized(np.ones((1, 8, 8), np.uint8), 28).shape == (1, 28, 28)
+    assert resized(np.ones((1, 8, 8), np.uint8), 28).sum() == 24 * 24
+    assert resized(np.full((1, 100, 60), 9, np.uint8), 28).shape == (1, 28, 28)
+    image = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
+    assert np.array_equal(resized(image, 8), image)

@@ -1,0 +1,320 @@
+"""The trainer: learns, resumes bit for bit, stops when told, and shows how it goes."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from lezero import io, nn, optim
+from lezero.data import DataLoader, TensorDataset
+from lezero.data.randomness import batch_generator
+from lezero.nn import functional as F
+from lezero.runtime.inputs import default_generator
+from lezero.tensor import tensor
+from lezero.trainer import Callback, Checkpoints, EarlyStopping, Trainer, TrainingInterrupted, accuracy
+from lezero.trainer.callbacks import Best
+from lezero.trainer.metrics import Meter
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((40, 6)).astype(np.float32)
+Y = (X[:, 0] + X[:, 1] > 0).astype(np.int64)
+
+
+class Noisy(TensorDataset):
+    """Every source of randomness a dataset may use in this process."""
+
+    def gather(self, indices):
+        x, y = super().gather(indices)
+        noise = batch_generator().random(x.shape) + np.random.rand(*x.shape)
+        return x + 0.1 * noise.astype(np.float32), y
+
+
+def make(dropout=0.2, scheduler=True, lr=0.05, **options):
+    default_generator.manual_seed(7)
+    np.random.seed(7)
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 2))
+    optimizer = optim.AdamW(model.parameters(), lr=lr)
+    if scheduler:
+        options = {"scheduler": optim.lr_scheduler.CosineAnnealingLR(optimizer, 20), "schedule_per": "step", **options}
+    return Trainer(model, optimizer, F.cross_entropy, metrics=["accuracy"], progress=False, **options)
+
+
+def loaders():
+    return DataLoader(Noisy(X, Y), 8, shuffle=True), DataLoader(TensorDataset(X, Y), 16)
+
+
+def parameters(trainer):
+    return {k: v.numpy().copy() for k, v in trainer.model.state_dict().items()}
+
+
+def assert_same(left, right):
+    for key, value in parameters(left).items():
+        np.testing.assert_array_equal(value, parameters(right)[key], err_msg=key)
+    assert left.history == right.history
+
+
+class StopAt(Callback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, trainer):
+        trainer.stop = trainer.step == self.step
+
+
+# -- learning -------------------------------------------------------------------------------------------------
+
+
+def test_fit_learns_and_reports():
+    trainer = make(dropout=0.0)
+    history = trainer.fit(*loaders(), epochs=8)
+    assert len(history) == 8 and trainer.step == 40
+    assert set(history[0]) == {"loss", "accuracy", "val_loss", "val_accuracy", "lr"}
+    assert history[-1]["val_loss"] < history[0]["val_loss"] and history[-1]["val_accuracy"] > 0.9
+
+
+def test_fit_does_what_the_plain_loop_does():
+    loader = [(tensor(X[i : i + 10]), tensor(Y[i : i + 10])) for i in range(0, 40, 10)]
+    trainer = make(dropout=0.0, scheduler=False)
+    trainer.fit(loader, epochs=2)
+    plain = make(dropout=0.0, scheduler=False)
+    for _ in range(2):
+        plain.model.train()
+        for x, y in loader:
+            plain.optimizer.zero_grad()
+            F.cross_entropy(plain.model(x), y).backward()
+            plain.optimizer.step()
+    for key, value in parameters(trainer).items():
+        np.testing.assert_array_equal(value, parameters(plain)[key], err_msg=key)
+
+
+def test_accumulated_batches_give_the_gradient_of_one_large_batch():
+    def weights(size, accumulate):
+        default_generator.manual_seed(1)
+        model = nn.Linear(6, 2)
+        trainer = Trainer(
+            model, optim.SGD(model.parameters(), lr=0.5), F.cross_entropy, accumulate=accumulate, progress=False
+        )
+        trainer.fit(DataLoader(TensorDataset(X, Y), size), epochs=2)
+        return model.weight.numpy().copy(), trainer.step
+
+    (large, steps), (small, same_steps) = weights(20, 1), weights(5, 4)
+    assert steps == same_steps == 4
+    np.testing.assert_allclose(large, small, rtol=1e-5, atol=1e-7)
+    assert weights(5, 3)[1] == 6  # 3 + 3 + 2 batches in each of two epochs
+
+
+def test_gradients_are_clipped():
+    model = nn.Linear(6, 2)
+    before = model.weight.numpy().copy()
+    trainer = Trainer(
+        model, optim.SGD(model.parameters(), lr=1.0), F.cross_entropy, clip_grad_norm=1e-3, progress=False
+    )
+    trainer.fit(DataLoader(TensorDataset(X, Y), 40), epochs=1)
+    assert 0 < np.linalg.norm(model.weight.numpy() - before) <= 1.01e-3
+
+
+def test_evaluate_and_predict_agree_with_the_model_and_leave_its_mode():
+    trainer = make()
+    trainer.model.train()
+    loader = DataLoader(TensorDataset(X, Y), 7)
+    outputs = trainer.predict(loader).numpy()
+    means = trainer.evaluate(loader)
+    assert outputs.shape == (40, 2) and trainer.model.training
+    np.testing.assert_allclose(means["accuracy"], (outputs.argmax(1) == Y).mean(), rtol=1e-6)
+    shifted = outputs - outputs.max(1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(1)) - shifted[np.arange(40), Y]
+    np.testing.assert_allclose(means["loss"], losses.mean(), rtol=1e-5)
+    np.testing.assert_allclose(trainer.predict(tensor(X)).numpy(), outputs, rtol=1e-5, atol=1e-6)
+
+
+def test_metrics_are_functions_or_built_in_names():
+    def largest(outputs, targets):
+        return outputs.max()
+
+    trainer = Trainer(nn.Linear(6, 2), metrics=["accuracy", largest], progress=False)
+    assert set(trainer.evaluate([(tensor(X), tensor(Y))])) == {"accuracy", "largest"}
+    assert list(Trainer(None, metrics={"right": accuracy}).metrics) == ["right"]
+    with pytest.raises(ValueError, match="no metric 'acuracy'; built in: accuracy"):
+        Trainer(None, metrics=["acuracy"])
+
+
+def test_a_meter_weighs_by_samples():
+    meter = Meter()
+    meter.add({"loss": tensor(1.0)}, 3)
+    meter.add({"loss": 5.0}, 1)
+    assert meter.means() == {"loss": 2.0}
+
+
+def test_a_plateau_scheduler_gets_the_validation_loss():
+    trainer = make(scheduler=False, lr=0.1)
+    trainer.scheduler = optim.lr_scheduler.ReduceLROnPlateau(trainer.optimizer, factor=0.5, patience=0, threshold=1e9)
+    trainer.fit(*loaders(), epochs=3)
+    assert trainer.history[-1]["lr"] < 0.1
+
+
+# -- saving and resuming --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1, 5, 7, 10, 14])
+def test_an_interrupted_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(step, tmp_path):
+    whole = make(callbacks=[EarlyStopping(patience=9)])
+    whole.fit(*loaders(), epochs=3)
+
+    first = make(callbacks=[EarlyStopping(patience=9), StopAt(step)])
+    first.fit(*loaders(), epochs=3, checkpoints=tmp_path)
+    assert first.step == step
+
+    second = make(callbacks=[EarlyStopping(patience=9)])
+    default_generator.manual_seed(12345)
+    np.random.seed(54321)
+    second.fit(*loaders(), epochs=3, checkpoints=tmp_path, resume=True)
+    assert second.step == 15
+    assert_same(whole, second)
+    for mine, theirs in zip(
+        whole.optimizer.state_dict()["state"].values(), second.optimizer.state_dict()["state"].values()
+    ):
+        for key, value in mine.items():
+            np.testing.assert_array_equal(np.asarray(value), np.asarray(theirs[key]), err_msg=key)
+
+
+def test_resuming_works_with_accumulation_and_with_a_plain_list_of_batches(tmp_path):
+    batches = [(tensor(X[i : i + 5]), tensor(Y[i : i + 5])) for i in range(0, 40, 5)]
+    whole = make(accumulate=3)
+    whole.fit(batches, epochs=2)
+    first = make(accumulate=3, callbacks=[StopAt(4)])
+    first.fit(batches, epochs=2, checkpoints=tmp_path)
+    second = make(accumulate=3)
+    second.fit(batches, epochs=2, checkpoints=tmp_path, resume=True)
+    assert_same(whole, second)
+
+
+def test_resume_starts_afresh_without_a_checkpoint_and_refuses_what_is_none(tmp_path):
+    trainer = make()
+    trainer.fit(*loaders(), epochs=1, checkpoints=tmp_path / "new", resume=True)
+    assert trainer.epoch == 1 and (tmp_path / "new" / "last.lzm").exists()
+    io.save({"weights": 1}, tmp_path / "other.lzm")
+    with pytest.raises(ValueError, match="holds no trainer's state"):
+        trainer.fit(*loaders(), epochs=2, resume=tmp_path / "other.lzm")
+    with pytest.raises(ValueError, match="resume=True needs checkpoints"):
+        trainer.fit(*loaders(), epochs=2, resume=True)
+
+
+def test_a_run_that_is_done_can_be_prolonged(tmp_path):
+    make().fit(*loaders(), epochs=1, checkpoints=tmp_path)
+    more = make()
+    assert len(more.fit(*loaders(), epochs=3, checkpoints=tmp_path, resume=True)) == 3
+
+
+def test_best_and_last_are_kept(tmp_path):
+    class Worse(Callback):
+        def on_epoch_end(self, trainer, logs):
+            logs["score"] = [1.0, 3.0, 2.0][trainer.epoch - 1]
+
+    trainer = make(callbacks=[Worse()])
+    trainer.fit(*loaders(), epochs=3, checkpoints=Checkpoints(tmp_path, monitor="score", mode="max"))
+    assert io.load(tmp_path / "best.lzm")["epoch"] == 2
+    assert io.load(tmp_path / "last.lzm")["epoch"] == 3
+    assert sorted(os.listdir(tmp_path)) == ["best.lzm", "last.lzm"]
+
+
+def test_saving_every_few_steps(tmp_path):
+    saved = []
+
+    class Watch(Checkpoints):
+        def save(self, trainer):
+            saved.append(trainer.step)
+            return super().save(trainer)
+
+    make().fit(*loaders(), epochs=2, checkpoints=Watch(tmp_path, every_steps=4, every_epochs=5, keep_best=False))
+    assert saved == [4, 8, 10]
+
+
+def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path):
+    class Press(Callback):
+        def on_step_end(self, trainer):
+            if trainer.step == 7:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    whole = make()
+    whole.fit(*loaders(), epochs=3)
+    handler = signal.getsignal(signal.SIGINT)
+    pressed = make(callbacks=[Press()])
+    with pytest.raises(TrainingInterrupted, match=r"after step 7; saved to .*last\.lzm, continue with resume=True"):
+        pressed.fit(*loaders(), epochs=3, checkpoints=tmp_path)
+    assert signal.getsignal(signal.SIGINT) is handler
+    second = make()
+    second.fit(*loaders(), epochs=3, checkpoints=tmp_path, resume=True)
+    assert_same(whole, second)
+    with pytest.raises(TrainingInterrupted, match="nothing was saved"):
+        make(callbacks=[Press()]).fit(*loaders(), epochs=3)
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path):
+    class Twice(Callback):
+        def on_step_end(self, trainer):
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        make(callbacks=[Twice()]).fit(*loaders(), epochs=1, checkpoints=tmp_path)
+    assert not isinstance(caught.value, TrainingInterrupted)
+
+
+# -- stopping -------------------------------------------------------------------------------------------------
+
+
+def test_early_stopping_waits_and_stops():
+    trainer = make(lr=1e-12, scheduler=False, callbacks=[EarlyStopping("val_loss", patience=2, min_delta=1.0)])
+    trainer.fit(*loaders(), epochs=20)
+    assert trainer.epoch == 3
+
+
+def test_what_is_better():
+    best = Best("accuracy")
+    assert [best.improved({"accuracy": v}) for v in (0.5, 0.4, 0.5, 0.6, float("nan"))] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+    with pytest.raises(KeyError, match="logs have only loss"):
+        best.improved({"loss": 1})
+
+
+# -- mistakes and display -------------------------------------------------------------------------------------
+
+
+def test_mistakes_are_told():
+    with pytest.raises(ValueError, match="schedule_per"):
+        Trainer(None, schedule_per="day")
+    with pytest.raises(ValueError, match="accumulate"):
+        Trainer(None, accumulate=0)
+    with pytest.raises(ValueError, match="needs an optimizer and a loss_fn"):
+        Trainer(None).fit([], epochs=1)
+    with pytest.raises(ValueError, match="gave no batch"):
+        make().fit([], epochs=1)
+
+
+def test_plain_lines_when_there_is_no_terminal(capsys):
+    trainer = make()
+    trainer.progress = True
+    trainer.fit(*loaders(), epochs=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[1].startswith("epoch 2/2  loss ") and " %" in lines[1]
+
+
+def test_a_bar_on_a_terminal():
+    from rich.console import Console
+
+    from lezero.trainer.progress import Bar
+
+    console = Console(force_terminal=True, width=100, record=True)
+    bar = Bar(console)
+    for epoch in range(2):
+        bar.begin(f"epoch {epoch}", 10)
+        bar.advance(5, {"loss": 0.25})
+        bar.end(f"done {epoch}")
+    bar.close()
+    assert "done 0" in console.export_text()
