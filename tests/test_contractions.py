@@ -95,6 +95,25 @@ def test_products_of_any_size_and_transposition(target, dtype, trans_a, trans_b)
         close(out, a.astype(np.float64) @ b.astype(np.float64), dtype)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+def test_a_matrix_times_a_vector(target, dtype, trans_a, trans_b, left):
+    rng = np.random.default_rng(7)
+    batch, long, k = 2, 333, 261
+    m, n = (1, long) if left else (long, 1)
+    a, b, out = draw(rng, (batch, m, k), dtype), draw(rng, (batch, k, n), dtype), poison((batch, m, n), "f32")
+    stored = {
+        "a": np.ascontiguousarray(a.swapaxes(1, 2)) if trans_a else a,
+        "b": np.ascontiguousarray(b.swapaxes(1, 2)) if trans_b else b,
+    }
+    plan = plan_matmul(MatmulSpec(dtype, "f32", trans_a, trans_b), batch, m, n, k, 2, target)
+    assert plan.launches[0].source.name == "gemv"
+    run(plan, {**stored, "out": out}, target, 2)
+    close(out, a.astype(np.float64) @ b.astype(np.float64), "f32")
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 @pytest.mark.parametrize("trans", [False, True])
 def test_half_floats_accumulate_in_f32(target, dtype, trans):
@@ -138,6 +157,22 @@ def fused() -> Epilogue:
 def test_an_epilogue_with_several_operands_and_results(target):
     rng = np.random.default_rng(3)
     m, n, k = 37, 45, 21
+    arrays = {"a": draw(rng, (m, k), "f32"), "b": draw(rng, (k, n), "f32")}
+    arrays |= {"bias": draw(rng, (n,), "f32"), "scale": draw(rng, (m,), "f32"), "residual": draw(rng, (m, n), "f32")}
+    total, relu = poison((m, n), "f32"), poison((m, n), "f32")
+    plan = plan_matmul(MatmulSpec(epilogue=fused()), 1, m, n, k, 2, target, epilogue_params=(n,))
+    run(plan, {**arrays, "sum": total, "relu": relu}, target, 2)
+    expected = (arrays["a"].astype(np.float64) @ arrays["b"] + arrays["bias"]) * arrays["scale"][:, None] + arrays[
+        "residual"
+    ]
+    close(total, expected, "f32")
+    close(relu, np.maximum(expected, 0), "f32")
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_an_epilogue_behind_a_matrix_times_a_vector(target, left):
+    rng = np.random.default_rng(8)
+    m, n, k = (1, 300, 250) if left else (300, 1, 250)
     arrays = {"a": draw(rng, (m, k), "f32"), "b": draw(rng, (k, n), "f32")}
     arrays |= {"bias": draw(rng, (n,), "f32"), "scale": draw(rng, (m,), "f32"), "residual": draw(rng, (m, n), "f32")}
     total, relu = poison((m, n), "f32"), poison((m, n), "f32")

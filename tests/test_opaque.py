@@ -21,7 +21,7 @@ from lezero.ops.scan import Scan
 from lezero.schedule.lower import number
 from lezero.schedule.opaque import lower_opaque
 
-pytestmark = pytest.mark.parametrize("level", LEVELS)
+pytestmark = pytest.mark.parametrize("level", sorted({"generic", "avx2", LEVELS[-1]} & set(LEVELS)))
 POISON = 0xA5
 _compiled: dict = {}
 
@@ -87,14 +87,16 @@ def draw(rng, dtype, shape):
     return rng.integers(0 if dtype.kind == "u" else -9, 9, shape).astype(dtype.numpy)
 
 
-def check(level, name, arrays, attrs=None, tasks=(1, 2, 3)):
+def check(level, name, arrays, attrs=None, tasks=(1, 3)):
     node = apply(name, arrays, attrs)
     with np.errstate(all="ignore"):
         want = node.op.reference(*arrays, **node.named_attrs()).astype(node.dtype.numpy)
     results = [run(level, node, arrays, t) for t in tasks]
     for got in results:
         # the number of tasks never changes a bit
-        np.testing.assert_array_equal(got.view(np.uint8) if got.ndim else got, results[0].view(np.uint8) if got.ndim else got)
+        np.testing.assert_array_equal(
+            got.view(np.uint8) if got.ndim else got, results[0].view(np.uint8) if got.ndim else got
+        )
     wide = np.float32 if node.dtype.itemsize == 2 and node.dtype.kind == "f" else want.dtype
     tolerance = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5, "complex64": 2e-5}.get(node.dtype.name, 1e-12)
     got = results[0]
@@ -104,7 +106,18 @@ def check(level, name, arrays, attrs=None, tasks=(1, 2, 3)):
         np.testing.assert_array_equal(got, want)
 
 
-SHAPES = [((7,), 0), ((0,), 0), ((1,), 0), ((3, 100), 1), ((33, 5), 0), ((5, 130), 0), ((2, 3, 70), 1), ((40, 3, 17), 1), ((3, 0, 4), 1), ((0, 4), 1)]
+SHAPES = [
+    ((7,), 0),
+    ((0,), 0),
+    ((1,), 0),
+    ((3, 100), 1),
+    ((33, 5), 0),
+    ((5, 130), 0),
+    ((2, 3, 70), 1),
+    ((40, 3, 17), 1),
+    ((3, 0, 4), 1),
+    ((0, 4), 1),
+]
 
 
 # -- scans ----------------------------------------------------------------------------------------------------------
@@ -250,7 +263,7 @@ def test_a_scatter_into_zeros_does_not_read_them(level):
 @pytest.mark.parametrize("descending", [False, True])
 def test_argsort_of_every_shape(level, descending):
     rng = np.random.default_rng(7)
-    lengths = (1, 2, 31, 32, 33, 63, 64, 65, 95, 96, 97, 127, 128, 129, 257, 1000, 4097)
+    lengths = (1, 31, 32, 33, 64, 65, 97, 129, 257, 1000, 2049)
     for shape, axis in [*SHAPES, *(((2, n), 1) for n in lengths), ((65, 33), 0), ((4, 4), 0)]:
         # few different values: many equal ones, which must keep their order
         for dtype in (np.float32, np.int64):
@@ -297,7 +310,12 @@ def test_every_opaque_operation_has_kernels(level):
 def test_a_kernel_serves_every_extent(level):
     """Symbolic extents: lowered once for 4 rows, run for others, without a new kernel."""
     rng = np.random.default_rng(9)
-    for name, attrs in (("cumsum", {"axis": 0}), ("cumsum", {"axis": 1}), ("argsort", {"axis": 0}), ("argsort", {"axis": 1})):
+    for name, attrs in (
+        ("cumsum", {"axis": 0}),
+        ("cumsum", {"axis": 1}),
+        ("argsort", {"axis": 0}),
+        ("argsort", {"axis": 1}),
+    ):
         s = Dim.symbol(0, 4)
         node = apply(name, [np.zeros((4, 37), np.float32)], attrs, {(0, 0): s})
         for rows in (2, 4, 19, 100):

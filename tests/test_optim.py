@@ -342,3 +342,51 @@ def test_batch_norm_statistics_are_computed_anew():
     expected = np.mean([d.numpy().mean(0) for d in data], 0)
     np.testing.assert_allclose(net[0].running_mean.numpy(), expected, rtol=1e-5)
     assert net[0].momentum == 0.1 and not net.training and math.isclose(net[0].num_batches_tracked.item(), 3)
+
+
+def test_loaded_state_is_the_optimizers_own():
+    ours, _, f, _ = problem()
+    first = optim.AdamW(ours, lr=0.1)
+    f(ours).backward()
+    first.step()
+    saved = first.state_dict()
+    before = {k: v.numpy().copy() for k, v in saved["state"][0].items()}
+    second = optim.AdamW([nn.Parameter(p.detach().clone()) for p in ours], lr=0.1)
+    second.load_state_dict(saved)
+    copies = second.param_groups[0]["params"]
+    assert second.state[copies[0]]["step"] is second.state[copies[1]]["step"]  # one count, as when they began together
+    f(copies).backward()
+    second.step()
+    for key, value in before.items():
+        np.testing.assert_array_equal(first.state[ours[0]][key].numpy(), value)
+    assert second.state[copies[0]]["step"].item() == 2
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_schedule_builds_no_plan_and_reaches_a_captured_step(captured):
+    import lezero as lz
+    from lezero.runtime import stats
+
+    ours, theirs, f, g = problem()
+    a, b = optim.AdamW(ours, lr=0.1), torch.optim.AdamW(theirs, lr=0.1)
+    schedules = optim.lr_scheduler.ExponentialLR(a, 0.7), torch.optim.lr_scheduler.ExponentialLR(b, 0.7)
+
+    def step():
+        a.zero_grad()
+        loss = f(ours)
+        loss.backward()
+        a.step()
+        return loss
+
+    call = lz.jit(step) if captured else step
+    for i in range(8):
+        call()
+        b.zero_grad()
+        g(theirs).backward()
+        b.step()
+        for s in schedules:
+            s.step()
+        if i == 3:
+            built = stats()["plans_built"]
+    assert stats()["plans_built"] == built
+    close(ours, theirs)

@@ -1,4 +1,13 @@
-"""``x[index]`` and ``x[index] = value``: NumPy's and PyTorch's indexing in terms of views, gathers and scatters."""
+"""``x[index]`` and ``x[index] = value``: PyTorch's indexing in terms of views, gathers and scatters.
+
+An index is read in three steps.  Masks become the positions where they hold (which reads their value, so what is pending
+runs first).  Ints, slices, ``None`` and ``...`` make a view, so that writing through the result reaches the tensor.  What is
+left are integer tensors, which gather or scatter: they broadcast together, and the dimensions they index are replaced by
+theirs in place, or in front if the indices were not next to each other.
+
+Negative indices count from the end.  An index that has a value already is checked; one that is still to be computed cannot
+be, and where it turns out to be out of range 0 is read and nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -8,78 +17,157 @@ import numpy as np
 
 from lezero.graph.dtype import bool_
 from lezero.ops.base import REGISTRY as OPS
+from lezero.ops.indexing import wrapped
 from lezero.runtime.recorder import STATE, Handle, record
 
 
-def _normalize(x: Any, index: Any) -> list[Any]:
-    """Index entries with the Ellipsis spelled out, lists and arrays as tensors, one entry a dimension (None apart)."""
-    from lezero.tensor import Tensor, tensor
+def get(x: Any, index: Any) -> Any:
+    """``x[index]``."""
+    index = _as_tensor(index)
+    if _is_mask(index) and index.ndim:
+        return _masked(x, index)
+    view, chosen = _basic(x, _entries(x, index))
+    if not chosen:
+        return x._as_view(OPS["reshape"], (tuple(x.shape),)) if view is x else view
+    if len(chosen) == 1:
+        (axis,) = chosen
+        return record(OPS["take"], (view, chosen[axis]), (axis,))
+    front, place = _arrangement(view.ndim, chosen)
+    moved = view if front is None else record(OPS["permute"], (view,), (front,))
+    out = record(OPS["gather_nd"], (moved, *chosen.values()), ())
+    return out if place is None else record(OPS["permute"], (out,), (place(out.ndim),))
 
-    entries = list(index) if isinstance(index, tuple) else [index]
-    entries = [tensor(np.asarray(e)) if isinstance(e, (list, np.ndarray)) else e for e in entries]
-    used = 0
-    for e in entries:
-        if isinstance(e, Tensor) and e.dtype is bool_:
-            used += max(e.ndim, 0)
-        elif e is not None and e is not Ellipsis and not isinstance(e, bool):
-            used += 1
+
+def put(x: Any, index: Any, value: Any) -> None:
+    """``x[index] = value``, which is broadcast and cast."""
+    from lezero.tensor import tensor
+
+    index = _as_tensor(index)
+    if isinstance(value, (list, tuple, np.ndarray)):
+        value = tensor(value, dtype=x.dtype)
+    if _is_mask(index) and index.ndim:
+        _put_masked(x, index, value)
+        return
+    view, chosen = _basic(x, _entries(x, index))
+    if not chosen:
+        view = x._as_view(OPS["reshape"], (tuple(x.shape),)) if view is x else view
+        view._set(_fitting(value, view, view.ndim))
+        return
+    front, place = _arrangement(view.ndim, chosen)
+    moved = view if front is None else record(OPS["permute"], (view,), (front,))
+    indices = tuple(chosen.values())
+    target = record(OPS["gather_nd"], (moved, *indices), ())
+    value = _fitting(value, x, target.ndim)._cast(x.dtype)
+    if place is not None:
+        axes = place(target.ndim)
+        value = value.expand(tuple(target.shape[a] for a in axes)).permute(_inverse(axes))
+    elif tuple(value.shape) != tuple(target.shape):
+        value = value.expand(target.shape)
+    updated = record(OPS["scatter_nd"], (moved, value, *indices), ())
+    view._set(updated if front is None else record(OPS["permute"], (updated,), (_inverse(front),)))
+
+
+def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(axes.index(i) for i in range(len(axes)))
+
+
+# -- reading an index -------------------------------------------------------------------------------------------------
+
+
+def _as_tensor(e: Any) -> Any:
+    """Lists and arrays of positions or of bools as tensors; anything else as it is."""
+    from lezero.tensor import tensor
+
+    if isinstance(e, (list, np.ndarray)):
+        array = np.asarray([x.item() if isinstance(x, Handle) else x for x in e] if isinstance(e, list) else e)
+        return tensor(array.astype(np.int64) if array.size == 0 and array.dtype.kind == "f" else array)
+    return e
+
+
+def _is_mask(e: Any) -> bool:
+    return isinstance(e, Handle) and e.dtype is bool_  # type: ignore[attr-defined]
+
+
+def _entries(x: Any, index: Any) -> list[Any]:
+    """One entry for each dimension of x, and the Nones: int, slice or integer tensor, with masks and ... spelled out."""
+    entries: list[Any] = []
+    dim = 0
+    rest: int | None = None  # where the Ellipsis was
+    for e in index if isinstance(index, tuple) else (index,):
+        e = _as_tensor(e)
+        if e is Ellipsis:
+            if rest is not None:
+                raise IndexError("an index can only have one Ellipsis")
+            rest = len(entries)
+        elif e is None or isinstance(e, (bool, np.bool_)):
+            entries.append(None if e is None else bool(e))
+        elif _is_mask(e):
+            if e.ndim == 0:
+                entries.append(bool(_value(e)))
+                continue
+            positions = _positions(e)
+            entries += positions
+            _check_mask(x, e, None if rest is not None else dim)
+            dim += len(positions)
+        else:
+            entries.append(e)
+            dim += 1
+    used = sum(e is not None and not isinstance(e, bool) for e in entries)
     if used > x.ndim:
         raise IndexError(f"too many indices: {used} for a tensor of {x.ndim} dimensions")
-    fill = [slice(None)] * (x.ndim - used)
-    at = [i for i, e in enumerate(entries) if e is Ellipsis]
-    if len(at) > 1:
-        raise IndexError("an index can only have one Ellipsis")
-    if at:
-        entries[at[0] : at[0] + 1] = fill
-    else:
-        entries += fill
-    return entries
+    at = len(entries) if rest is None else rest
+    return [*entries[:at], *(slice(None),) * (x.ndim - used), *entries[at:]]
 
 
-def _basic(x: Any, entries: list[Any]) -> tuple[Any, list[Any]]:
-    """Apply ints, slices and None as views; returns (view, what is left: a tensor or None for each of its dimensions)."""
-    from lezero.tensor import Tensor
-
-    starts, stops, steps, drop, shape_after = [], [], [], [], []
-    left: list[Any] = []
-    dim = 0
+def _basic(x: Any, entries: list[Any]) -> tuple[Any, dict[int, Any]]:
+    """Apply ints, slices and Nones as a view of x; returns it and the integer tensors left, by its dimensions."""
+    starts: list[int] = []
+    stops: list[Any] = []
+    steps: list[int] = []
+    kept: list[int | None] = []  # dimensions of the view: one of x, or new
+    chosen: dict[int, Any] = {}
     shape = x.shape
+    empty = []
     for e in entries:
         if e is None or isinstance(e, bool):
-            shape_after.append(("new", 1))
-            left.append(None)
+            if e is False:
+                empty.append(len(kept))
+            kept.append(None)
             continue
-        if isinstance(e, Tensor):
-            if e.dtype is bool_ and e.ndim != 1:
-                raise IndexError("a bool mask of more than one dimension must be the only index")
-            n = shape[dim]
-            starts.append(0), stops.append(n), steps.append(1)
-            shape_after.append(("keep", dim))
-            left.append(e)
-        elif isinstance(e, slice):
-            start, stop, step = _slice(e, shape[dim])
-            starts.append(start), stops.append(stop), steps.append(step)
-            shape_after.append(("keep", dim))
-            left.append(None)
+        dim = len(starts)
+        n = shape[dim]
+        start, stop, step = 0, n, 1
+        if isinstance(e, slice):
+            start, stop, step = _slice(e, n)
+            kept.append(dim)
+        elif isinstance(e, Handle):
+            chosen[len(kept)] = _checked(e, n, dim)
+            kept.append(dim)
         else:
-            try:
-                k = e.__index__()
-            except AttributeError:
-                raise IndexError(f"an index must be int, slice, None, ..., a tensor or a list, not {type(e).__name__}") from None
-            n = shape[dim]
-            if not -int(n) <= k < int(n):
-                raise IndexError(f"index {k} is out of range for dimension {dim} of extent {int(n)}")
-            k = k if k >= 0 else n + k
-            starts.append(k), stops.append(k + 1), steps.append(1)
-            drop.append(dim)
-        dim += 1
+            start = _int(e, n, dim)
+            stop = start + 1
+        starts.append(start), stops.append(stop), steps.append(step)
     view = x
-    if any(a != 0 or s != 1 or b is not None and b != n for a, b, s, n in zip(starts, stops, steps, shape)):
+    if any(a != 0 or s != 1 or b is None or b != n for a, b, s, n in zip(starts, stops, steps, shape)):
         view = x._as_view(OPS["slice"], (tuple(starts), tuple(stops), tuple(steps)))
-    if drop or any(kind == "new" for kind, _ in shape_after):
+    if kept != list(range(len(shape))):
         sliced = view.shape
-        view = view.reshape(tuple(1 if kind == "new" else sliced[d] for kind, d in shape_after))
-    return view, left
+        view = view.reshape(tuple(1 if d is None else sliced[d] for d in kept))
+    for axis in empty:
+        view = view.narrow(axis, 0, 0)
+    return view, chosen
+
+
+def _int(e: Any, n: int, dim: int) -> int:
+    try:
+        k = e.__index__()
+    except AttributeError:
+        raise IndexError(
+            f"an index must be int, slice, None, ..., a tensor, an array or a list, not {type(e).__name__}"
+        ) from None
+    if not -int(n) <= k < int(n):
+        raise IndexError(f"index {k} is out of range for dimension {dim} of extent {int(n)}")
+    return k if k >= 0 else n + k
 
 
 def _slice(s: slice, n: int) -> tuple[int, int | None, int]:
@@ -105,103 +193,99 @@ def _slice(s: slice, n: int) -> tuple[int, int | None, int]:
     return start, (None if stop == -1 else stop), step
 
 
-def get(x: Any, index: Any) -> Any:
-    from lezero.tensor import Tensor
-
-    if isinstance(index, Tensor) and index.dtype is bool_:
-        return _mask(x, index)
-    view, left = _basic(x, _normalize(x, index))
-    at = [i for i, e in enumerate(left) if e is not None]
-    if not at:
-        return view if view is not x else x._as_view(OPS["reshape"], (tuple(x.shape),))
-    left = [_mask_positions(e) if e is not None and e.dtype is bool_ else e for e in left]
-    if len(at) == 1:
-        return record(OPS["take"], (view, left[at[0]]), (at[0],))
-    order, back = _advanced_order(view.ndim, at, max(left[i].ndim for i in at))
-    moved = view if order is None else record(OPS["permute"], (view,), (order,))
-    out = record(OPS["gather_nd"], (moved, *(left[i] for i in at)), ())
-    return out if back is None else record(OPS["permute"], (out,), (back(out.ndim),))
+def _checked(e: Any, n: int, dim: int) -> Any:
+    """An integer tensor as an index without negative positions."""
+    if e.dtype.kind not in "iu":
+        raise IndexError(f"tensors used as indices must be integers or bools, not {e.dtype.name}")
+    if e._buffer is not None:
+        array = e._buffer.array
+        if array.size:
+            low, high, extent = int(array.min()), int(array.max()), int(n)
+            if low < -extent or high >= extent:
+                bad = low if low < -extent else high
+                raise IndexError(f"index {bad} is out of range for dimension {dim} of extent {extent}")
+    return wrapped(e, n)
 
 
-def _advanced_order(ndim: int, at: list[int], index_ndim: int) -> tuple[Any, Any]:
-    """(order bringing indexed dimensions to the front, function giving the order back), or None where not needed."""
-    if at == list(range(len(at))):
-        return None, None
-    order = tuple(at + [i for i in range(ndim) if i not in at])
-    if at != list(range(at[0], at[0] + len(at))):
-        return order, None  # separated indices: their dimensions come first in the result
-    first = at[0]
+def _arrangement(ndim: int, chosen: dict[int, Any]) -> tuple[Any, Any]:
+    """How to gather along several dimensions at once.
 
-    def back(n: int) -> tuple[int, ...]:
-        return (*range(index_ndim, index_ndim + first), *range(index_ndim), *range(index_ndim + first, n))
+    Returns (order of the dimensions that brings the indexed ones to the front, function of the result's rank giving the
+    order that puts the indices' dimensions where they belong); None where nothing has to move.
+    """
+    at = list(chosen)
+    front = None if at == list(range(len(at))) else (*at, *(i for i in range(ndim) if i not in chosen))
+    # an index of no dimensions picks one position, like an int: it leaves nothing behind that could stand in the way
+    wide = [i for i in at if chosen[i].ndim]
+    if not wide:
+        return front, None
+    before = [i for i in range(wide[0]) if i not in chosen]
+    between = [i for i in range(wide[0], wide[-1]) if i not in chosen]
+    if between or not before:
+        return front, None
+    rank, first = max(e.ndim for e in chosen.values()), len(before)
+    return front, lambda n: (*range(rank, rank + first), *range(rank), *range(rank + first, n))
 
-    return order, back
+
+def _fitting(value: Any, x: Any, ndim: int) -> Any:
+    """A value to be written: a number as a run-time input of x's dtype, a tensor without leading extents of 1 too many."""
+    from lezero.tensor import _number
+
+    if not isinstance(value, Handle):
+        return _number(value)._cast(x.dtype)
+    extra = value.ndim - ndim  # type: ignore[attr-defined]
+    if extra > 0 and all(d == 1 for d in value.shape[:extra]):  # type: ignore[attr-defined]
+        return value.reshape(value.shape[extra:])  # type: ignore[attr-defined]
+    return value
 
 
-def _need_values(what: str) -> None:
+# -- masks ------------------------------------------------------------------------------------------------------------
+
+
+def _value(mask: Any) -> np.ndarray:
     if STATE.capture is not None:
-        STATE.capture.refuse(what)
+        STATE.capture.refuse("a bool mask decides the shape of the result, so its value is read")
+    return mask.numpy()
 
 
-def _mask_positions(mask: Any) -> Any:
+def _positions(mask: Any) -> list[Any]:
+    """Where a mask holds: one 1-D tensor of positions for each of its dimensions."""
     from lezero.tensor import tensor
 
-    _need_values("a bool mask decides the shape of the result, so its value is read")
-    return tensor(np.flatnonzero(mask.numpy()))
+    return [tensor(p) for p in np.nonzero(_value(mask))]
 
 
-def _mask(x: Any, mask: Any) -> Any:
+def _check_mask(x: Any, mask: Any, dim: int | None) -> None:
+    if dim is not None and tuple(mask.shape) != tuple(x.shape[dim : dim + mask.ndim]):
+        raise IndexError(f"a mask of shape {_plain(mask.shape)} does not fit a tensor of shape {_plain(x.shape)}")
+
+
+def _plain(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(d) for d in shape)
+
+
+def _flat(x: Any, mask: Any) -> Any:
+    """x with the dimensions the mask covers as one."""
+    _check_mask(x, mask, 0)
     k = mask.ndim
-    if tuple(mask.shape) != tuple(x.shape[:k]):
-        raise IndexError(f"a mask of shape {tuple(mask.shape)} does not fit a tensor of shape {tuple(x.shape)}")
-    positions = _mask_positions(mask.reshape(-1) if k != 1 else mask)
-    flat = x.reshape((-1, *x.shape[k:])) if k != 1 else x
+    total = 1
+    for d in x.shape[:k]:
+        total = total * d
+    return x if k == 1 else x.reshape((total, *x.shape[k:]))
+
+
+def _masked(x: Any, mask: Any) -> Any:
+    flat = _flat(x, mask)
+    (positions,) = _positions(mask.reshape(-1))
     return record(OPS["take"], (flat, positions), (0,))
 
 
-def put(x: Any, index: Any, value: Any) -> None:
-    from lezero.tensor import Tensor, tensor
-
-    if not isinstance(value, Handle) and isinstance(value, (list, tuple, np.ndarray)):
-        value = tensor(value, dtype=x.dtype)
-    if isinstance(index, Tensor) and index.dtype is bool_:
-        shape = (*index.shape, *(1,) * (x.ndim - index.ndim))
-        if not isinstance(value, Tensor) or value.ndim == 0:
-            x._set(record(OPS["where"], (index.reshape(shape), value, x), ())._cast(x.dtype))
-            return
-        k = index.ndim
-        positions = _mask_positions(index.reshape(-1))
-        flat = x.reshape((-1, *x.shape[k:]))
-        put(flat, positions, value)
+def _put_masked(x: Any, mask: Any, value: Any) -> None:
+    if not isinstance(value, Handle) or value.ndim == 0:  # type: ignore[attr-defined]
+        # one value for all: no need to know where the mask holds
+        _check_mask(x, mask, 0)
+        mask = mask.reshape((*mask.shape, *(1,) * (x.ndim - mask.ndim)))
+        x._set(record(OPS["where"], (mask, _fitting(value, x, 0)._cast(x.dtype), x), ()))
         return
-    view, left = _basic(x, _normalize(x, index))
-    at = [i for i, e in enumerate(left) if e is not None]
-    if not at:
-        if view is x:
-            view = x._as_view(OPS["reshape"], (tuple(x.shape),))
-        view._set(value if isinstance(value, Tensor) else _like(view, value))
-        return
-    left = [_mask_positions(e) if e is not None and e.dtype is bool_ else e for e in left]
-    order, back = _advanced_order(view.ndim, at, max(left[i].ndim for i in at))
-    moved = view if order is None else record(OPS["permute"], (view,), (order,))
-    indices = tuple(left[i] for i in at)
-    target = record(OPS["gather_nd"], (moved, *indices), ())
-    value = value if isinstance(value, Tensor) else _like(target, value)
-    value = value._cast(x.dtype)
-    if back is not None:
-        placed = back(target.ndim)
-        shape = tuple(target.shape[i] for i in placed)
-        value = value.expand(shape).permute(tuple(placed.index(i) for i in range(len(placed))))
-    elif tuple(value.shape) != tuple(target.shape):
-        value = value.expand(target.shape)
-    updated = record(OPS["scatter_nd"], (moved, value, *indices), ())
-    if order is not None:
-        updated = record(OPS["permute"], (updated,), (tuple(order.index(i) for i in range(len(order))),))
-    view._set(updated)
-
-
-def _like(t: Any, value: Any) -> Any:
-    """A Python number as a 0-d tensor of the tensor's dtype (a run-time input)."""
-    from lezero.tensor import _number
-
-    return _number(value)._cast(t.dtype)
+    (positions,) = _positions(mask.reshape(-1))
+    put(_flat(x, mask), positions, value)

@@ -99,6 +99,7 @@ class _Process:
 
     def __init__(self, number: int, prefetch: int, inherit: list[Block]) -> None:
         self.number = number
+        self.ready = False
         self.slots = [Block() for _ in range(prefetch)]
         self.answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         passed = [b.fd for b in (*self.slots, *inherit)] if INHERITS_DESCRIPTORS else []
@@ -122,15 +123,20 @@ class _Process:
 
     def receive(self, task: wire.Task, timeout: float) -> Any:
         """The answer to `task`; answers to tasks of epochs that were given up are dropped."""
-        deadline = time.monotonic() + timeout if timeout else None
+        deadline = time.monotonic() + timeout
         while True:
+            patience = max(0.0, deadline - time.monotonic()) if timeout and self.ready else None
             try:
-                answer = self.answers.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+                answer = self.answers.get(timeout=patience)
             except queue.Empty:
                 raise TimeoutError(
                     f"DataLoader worker {self.number} (pid {self.popen.pid}) has not delivered batch {task.number} "
                     f"within the timeout of {timeout:g} s"
                 ) from None
+            if isinstance(answer, wire.Ready):
+                self.ready = True
+                deadline = time.monotonic() + timeout
+                continue
             if answer is None:
                 self.answers.put(None)
                 raise RuntimeError(self._how_it_died(task))
@@ -153,7 +159,7 @@ class _Process:
         return f"DataLoader worker {self.number} (pid {self.popen.pid}) {how}; it was to deliver {doing}"
 
     def wait_until_open(self) -> None:
-        """Windows: the file of the dataset can go only when the worker has it open; its first answer comes after."""
+        """Windows: the file of the dataset can go only when the worker has it open, which its first message tells."""
         while self.popen.poll() is None and self.answers.empty():
             time.sleep(0.01)
 

@@ -57,7 +57,7 @@ class _Pickler(cloudpickle.Pickler):
         from lezero.tensor import Tensor
 
         if kind is Tensor:
-            return _load_tensor, _array_parts(obj.detach().numpy())
+            return _load_tensor, _array_parts(obj.numpy())
         return super().reducer_override(obj)
 
 
@@ -154,6 +154,11 @@ class Setup:
     slots: list[tuple[int | None, str | None]]
     batched: bool
     stream: bool
+
+
+@dataclass
+class Ready:
+    """The worker has its dataset; the clock of a timeout starts here."""
 
 
 @dataclass

@@ -76,6 +76,7 @@ class _Worker:
         except Exception as error:
             self._fail(-1, -1, "while receiving the dataset", error)
             return
+        self._send(wire.Ready())
         stream = None
         greeted = False
         while (message := self.inbox.get()) is not None:

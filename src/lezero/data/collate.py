@@ -33,7 +33,7 @@ def collate(items: Sequence[Any], wrap: Callable[[np.ndarray], Any], where: str 
     """:func:`default_collate` with `wrap` making the leaves out of freshly stacked arrays."""
     first = items[0]
     if isinstance(first, Tensor):
-        first, items = first.detach().numpy(), [_as_array(i, where) for i in items]
+        first, items = first.numpy(), [_as_array(i, where) for i in items]
     if isinstance(first, (np.ndarray, np.generic)):
         return wrap(_stack(items, where))
     if isinstance(first, (bool, int, float, complex)):
@@ -92,7 +92,7 @@ def _as_array(item: Any, where: str) -> np.ndarray:
         raise TypeError(
             f"the items of a batch differ: {where} is a tensor in one and a {type(item).__name__} in another"
         )
-    return item.detach().numpy()
+    return item.numpy()
 
 
 def _stack(items: Sequence[Any], where: str) -> np.ndarray:

@@ -63,11 +63,7 @@ class TensorDataset(Dataset):
 
     def gather(self, indices: Sequence[int]) -> tuple[np.ndarray, ...]:
         """The rows at `indices` of every tensor, copied."""
-        return tuple(np.take(_host(t), indices, axis=0) for t in self.tensors)
-
-
-def _host(t: Tensor) -> np.ndarray:
-    return t.detach().numpy()
+        return tuple(np.take(t.numpy(), indices, axis=0) for t in self.tensors)
 
 
 class Subset(Dataset):

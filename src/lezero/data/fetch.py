@@ -8,7 +8,6 @@ from typing import Any
 
 from lezero.data.collate import collate, convert, default_collate, default_convert, wrap_arrays
 
-
 END = object()
 """What a stream gives after its last batch."""
 

@@ -102,5 +102,5 @@ class Lambda:
 
 def _on_array(image: Any, change: Callable[[np.ndarray], np.ndarray]) -> Any:
     if isinstance(image, Tensor):
-        return tensor(change(image.detach().numpy()))
+        return tensor(change(image.numpy()))
     return change(np.asarray(image))

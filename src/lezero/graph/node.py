@@ -34,10 +34,17 @@ class Node:
     site : (file, line) of the user's code that recorded it
     """
 
-    __slots__ = (
-        "attrs", "branches", "device", "dtype", "grad_mode", "guards", "index", "inputs", "next", "op", "plans",
-        "replays", "shape", "site", "static", "tracks", "weak", "__weakref__",
-    )  # fmt: skip
+    # Set on few nodes: defaults on the class keep construction short (the rest is measured in benchmarks/recording.py).
+    next: Node | None = None
+    branches: list[Node] | None = None
+    guards: tuple = ()
+    plans: dict[Any, Any] | None = None
+    replays: dict[Any, Any] | None = None
+    grad_mode = True
+    static = True
+    index = -1
+    symbolic: bool | None = None  # whether an extent is a symbol; None: not looked at yet
+    signature: Any = None  # what inference sees of it, interned (see runtime.recorder)
 
     def __init__(
         self,
@@ -50,19 +57,11 @@ class Node:
         *,
         weak: bool = False,
         tracks: bool = False,
-        index: int = -1,
         site: tuple[str, int] | None = None,
     ):
         self.op, self.inputs, self.attrs = op, inputs, attrs
         self.shape, self.dtype, self.device = shape, dtype, device
-        self.weak, self.tracks, self.index, self.site = weak, tracks, index, site
-        self.static = True
-        self.grad_mode = True
-        self.guards: tuple = ()
-        self.next: Node | None = None
-        self.branches: list[Node] | None = None
-        self.plans: dict[Any, Any] | None = None
-        self.replays: dict[Any, Any] | None = None
+        self.weak, self.tracks, self.site = weak, tracks, site
 
     @property
     def ndim(self) -> int:

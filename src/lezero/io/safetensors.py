@@ -64,7 +64,7 @@ def load_safetensors(path: str | Path) -> dict[str, Any]:
 
 def save_safetensors(tensors: Mapping[str, Any], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors (or arrays) by name to a ``.safetensors`` file, atomically."""
-    arrays = {name: np.asarray(t if isinstance(t, np.ndarray) else t.detach().numpy()) for name, t in tensors.items()}
+    arrays = {name: np.asarray(t if isinstance(t, np.ndarray) else t.numpy()) for name, t in tensors.items()}
     with atomic_file(Path(path)) as file:
         write(file, arrays, metadata)
 

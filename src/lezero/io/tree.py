@@ -93,7 +93,7 @@ class _Encoder:
         raise TreeError(f"a dict at {_at(path)} has a {type(key).__name__} as a key, which cannot be stored")
 
     def _tensor(self, t: Tensor, path: tuple[str, ...]) -> Any:
-        return self._array("$tensor", _storage(t), path, t.detach().numpy())
+        return self._array("$tensor", _storage(t), path, t.numpy())
 
     def _array(self, kind: str, owner: Any, path: tuple[str, ...], array: np.ndarray) -> Any:
         dtype = as_dtype(array.dtype)

@@ -90,9 +90,9 @@ class Sequential(_Indexed):
     def __init__(self, *modules: Any):
         super().__init__()
         if len(modules) == 1 and isinstance(modules[0], (OrderedDict, dict)):
-            named = modules[0].items()
+            named = list(modules[0].items())
         else:
-            named = ((str(i), m) for i, m in enumerate(modules))
+            named = [(str(i), m) for i, m in enumerate(modules)]
         for name, module in named:
             self.register_module(name, module)
 

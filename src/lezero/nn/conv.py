@@ -63,7 +63,7 @@ class _Conv(Module):
         init.layer_(self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        padding = self.padding
+        padding: Any = self.padding
         if self.padding_mode != "zeros":
             pairs = conv_padding(type(self).__name__, padding, self.kernel_size, self.stride, self.dilation)
             x = F.pad(x, [w for pair in reversed(pairs) for w in pair], self.padding_mode)

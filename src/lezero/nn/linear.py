@@ -66,6 +66,9 @@ class Bilinear(Module):
     bias : bool
     """
 
+    weight: Parameter
+    bias: Parameter | None
+
     def __init__(
         self,
         in1_features: int,

@@ -10,8 +10,9 @@ from typing import Any
 
 from lezero import runtime
 from lezero.nn.hooks import HookHandle
+from lezero.optim.recording import share_counts
 from lezero.runtime.replay import replayed
-from lezero.tensor import Tensor, enable_grad, tensor
+from lezero.tensor import Tensor, enable_grad, make_parameter, tensor
 
 ParamsT = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
@@ -168,7 +169,7 @@ class Optimizer:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a state; raises ValueError, and changes nothing, if it belongs to another model.
 
-        Tensors are copied; those of a floating dtype take their parameter's (the step count keeps its own).
+        Values are taken over, not the tensors; those of a floating dtype take their parameter's (the step count keeps its own).
         """
         name = type(self).__name__
         try:
@@ -192,6 +193,7 @@ class Optimizer:
                 raise ValueError(f"{name}.load_state_dict: state for parameter {key!r}, which no group lists")
             p = by_number[n]
             state[p] = {k: self._restored(n, p, k, v) for k, v in values.items()}
+        share_counts(list(state.values()))
         # In place: a captured step reads hyper-parameters from these dicts.
         for group, saved in zip(self.param_groups, saved_groups):
             group.update(copy.deepcopy({k: v for k, v in saved.items() if k != "params"}))
@@ -209,7 +211,7 @@ class Optimizer:
             )
         if key != "step" and p.dtype.is_floating_point and value.dtype.is_floating_point:
             value = value.to(p.dtype)
-        return value.detach().clone()
+        return make_parameter(Tensor, value, False)  # shared, and without symbols among its extents
 
     def _matches_parameter(self, key: str) -> bool:
         """Whether the state entry `key` has its parameter's shape; an optimizer with other entries overrides this."""

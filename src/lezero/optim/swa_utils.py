@@ -70,12 +70,13 @@ class AveragedModel(nn.Module):
         """Take the model's present values into the average; the first time, they are the average."""
         started = self._started or int(self.n_averaged) > 0
         self._started = True
-        for average, value in zip(self.module.parameters(), model.parameters()):
-            value = value.detach()
+        for average, parameter in zip(self.module.parameters(), model.parameters()):
+            value = parameter.detach()
             average.copy_(self.avg_fn(average.detach(), value, self.n_averaged) if started else value)
-        for average, value in zip(self.module.buffers(), model.buffers()):
+        for average, buffer in zip(self.module.buffers(), model.buffers()):  # type: ignore[assignment]
+            value = buffer.detach()
             moving = self.use_buffers and started and average.dtype.is_floating_point
-            average.copy_(self.avg_fn(average.detach(), value.detach(), self.n_averaged) if moving else value.detach())
+            average.copy_(self.avg_fn(average.detach(), value, self.n_averaged) if moving else value)
         self.n_averaged.add_(1)
         realize(self.n_averaged)
 

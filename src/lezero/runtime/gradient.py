@@ -133,6 +133,7 @@ def gradients(
                 operand, attributes = _current(rec), lambda n: dict(zip(n.op.attrs, rec_attrs(rec, n.attrs)))
 
             def arrived(node: Node, dy: Any, here: Any = here) -> Any:
+                state.site = node.site  # what the gradient of a line records is that line's
                 for hook in here.hooks.get(node, {}).values():
                     replaced = hook(dy)
                     dy = dy if replaced is None else replaced
@@ -161,7 +162,7 @@ def gradients(
             if not retain_graph:
                 here.freed.extend(n for n in begin if n.inputs)
     finally:
-        state.grad_mode, state.in_rule = grad_mode, in_rule
+        state.grad_mode, state.in_rule, state.site = grad_mode, in_rule, None
     return variables, found
 
 

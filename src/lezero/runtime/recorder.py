@@ -70,6 +70,7 @@ class _State(threading.local):
         self.recording = Recording()
         self.grad_mode = True
         self.in_rule = False  # inside a gradient rule: Python scalars are constants
+        self.site: tuple[str, int] | None = None  # the line to give recorded nodes, where it is known already
         self.capture: Any = None  # the jit capture in progress
         self.adopted: list[Handle] | None = None  # handles re-pointed while a segment is being learned
 
@@ -205,17 +206,66 @@ def _branch(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple, grad
         ):
             tail.next = node
             return node
+    found = _infer(rec, op, inputs, attrs)
+    shape, dtype, device, weak, differentiable, guards, signature = found
+    tracks = False
+    if grad_mode and differentiable:
+        for n in inputs:
+            if n.tracks:
+                tracks = True
+                break
+    node = Node(op, inputs, attrs, shape, dtype, device, weak=weak, tracks=tracks, site=STATE.site or _user_site())
+    node.signature = signature
+    if guards:
+        node.guards = guards
+    return _append(rec, node, grad_mode)
+
+
+_inferred: dict[tuple, tuple] = {}
+_signatures: dict[tuple, tuple] = {}
+MAX_INFERRED = 50_000
+"""Inference records kept: what an operation gave for inputs of certain shapes and dtypes, whoever recorded it."""
+
+
+def _signature(node: Node) -> tuple:
+    """All that inference sees of a node, as one interned object."""
+    have = node.signature
+    if have is None:
+        key = (tuple([d.expr if type(d) is Dim else d for d in node.shape]), node.dtype, node.device, node.weak)
+        have = node.signature = _signatures.setdefault(key, key)
+    return have
+
+
+def _attrs_key(attrs: tuple) -> tuple:
+    """Attributes so that only identical ones are equal: 1, 1.0 and True differ, symbolic extents compare by expression."""
+    return tuple(
+        [_attrs_key(a) if type(a) is tuple else (a.expr if type(a) is Dim else a, a.__class__, repr(a) if a == 0 else None) for a in attrs]
+    )
+
+
+def _infer(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple) -> tuple:
+    """(shape, dtype, device, weak, differentiable, guards, signature) of an operation; looked up where it was inferred before."""
+    key = (op, tuple([id(_signature(n)) for n in inputs]), _attrs_key(attrs) if attrs else attrs)
+    found = _inferred.get(key)
+    if found is not None and (not found[5] or all(dims.holds(g, rec.bindings) for g in found[5])):
+        return found
     with dims.noting_guards() as guards:
-        seen = tuple(_Hinted(n, rec) for n in inputs) if any(_symbolic(n.shape) for n in inputs) else inputs
+        seen = tuple(_Hinted(n, rec) for n in inputs) if any(_symbolic(n) for n in inputs) else inputs
         shape, dtype = op.infer_nodes(seen, attrs)
     devices = {n.device for n in inputs if n.shape or not n.weak}
     if len(devices) > 1:
         raise ValueError(f"{op.name}: operands are on different devices: {', '.join(sorted(devices))}; move them with .to()")
-    tracks = grad_mode and op.differentiable and dtype.differentiable and any(n.tracks for n in inputs)
+    device = next(iter(devices), "cpu")
     weak = bool(inputs) and op.kind == "elementwise" and all(n.weak for n in inputs)
-    node = Node(op, inputs, attrs, tuple(shape), dtype, next(iter(devices), "cpu"), weak=weak, tracks=tracks, site=_user_site())
-    node.guards = tuple(guards)
-    return _append(rec, node, grad_mode)
+    shape = tuple(shape)
+    signature = (tuple([d.expr if type(d) is Dim else d for d in shape]), dtype, device, weak)
+    signature = _signatures.setdefault(signature, signature)
+    if len(_inferred) >= MAX_INFERRED:
+        _inferred.clear()  # the signatures stay: keys are their identities
+    found = _inferred[key] = (
+        shape, dtype, device, weak, op.differentiable and dtype.differentiable, tuple(guards), signature,
+    )  # fmt: skip
+    return found
 
 
 def _append(rec: Recording, node: Node, grad_mode: bool) -> Node:
@@ -234,8 +284,11 @@ def _append(rec: Recording, node: Node, grad_mode: bool) -> Node:
     return node
 
 
-def _symbolic(shape: tuple) -> bool:
-    return any(type(d) is Dim for d in shape)
+def _symbolic(node: Node) -> bool:
+    have = node.symbolic
+    if have is None:
+        have = node.symbolic = any(type(d) is Dim for d in node.shape)
+    return have
 
 
 class _Hinted:
@@ -299,7 +352,7 @@ def _match_leaf(rec: Recording, shape: tuple, dtype: DType, device: str, tracks:
         else:
             symbolic = tuple(rec.symbol(n) if i in dynamic else n for i, n in enumerate(shape)) if dynamic else shape
             node = Node(LEAF, (), ("tensor",), symbolic, dtype, device, tracks=tracks)
-            node.static = not _symbolic(symbolic)
+            node.static = not _symbolic(node)
             _append(rec, node, True)
     rec.tail = node
     return node

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from lezero.codegen import arithmetic
 from lezero.codegen.contraction.microkernel import Tile
 from lezero.codegen.contraction.text import MEMORY, Code, Operand
 from lezero.codegen.values import X
@@ -102,8 +103,6 @@ class Emitter:
         return done[value]
 
     def _compute(self, value: Value, total: X, place: Place, done: dict[Value, X]) -> X:
-        from lezero.codegen import arithmetic
-
         b = self.c.values
         if value.op == "acc":
             return total

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import gcd
 
+from lezero.codegen.contraction import gemv
 from lezero.codegen.contraction.epilogue import Emitter, Place, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
 from lezero.codegen.contraction.pack import copy_panel, copy_row, transpose_panel
@@ -54,8 +55,11 @@ def plan_matmul(
     stride_a = stride_a if stride_a is not None else m * k
     stride_b = stride_b if stride_b is not None else k * n
     stride_c = stride_c if stride_c is not None else m * n
+    if min(m, n) == 1 and m * n * k >= gemv.LEAST_PRODUCTS:
+        params = (batch, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c, *epilogue_params)
+        return Plan([gemv.launch(spec, params, threads)])
     itemsize = TYPES[COMPUTE[spec.dtype]]
-    tile = choose_tile(target, itemsize, n, m)
+    tile = choose_tile(target, itemsize, n)
     threads = useful_threads(threads, batch * m * n * k, PRODUCTS_PER_THREAD)
     mc, nc = blocks(tile, target, batch, m, n, k, threads)
     mblocks, nblocks = -(-m // mc), -(-n // nc)

@@ -48,17 +48,14 @@ class Tile:
         return self.height * self.width * self.itemsize
 
 
-def choose_tile(target: Target, itemsize: int, columns: int, rows: int | None = None) -> Tile:
+def choose_tile(target: Target, itemsize: int, columns: int) -> Tile:
     """The tile for `target` that wastes fewest columns.
 
-    With 32 registers: 28 accumulators, two of B, one of A.  With 16: 12 accumulators.  `rows` matters only when there
-    are so few that memory is the limit: then panels are wide, to read long pieces of B's rows.
+    With 32 registers: 28 accumulators, two of B, one of A.  With 16: 12 accumulators.
     """
     lanes = target.lanes(itemsize)
     type = "double" if itemsize == 8 else "float"
     many = target.registers == 32
-    if rows is not None and rows <= 4 and columns > 2 * lanes:
-        return Tile(4, 6, lanes, type) if many else Tile(2, 4, lanes, type)
     shapes = [(14, 2), (9, 3), (14, 1)] if many else [(6, 2), (4, 3), (6, 1)]
 
     def cost(shape: tuple[int, int]) -> float:

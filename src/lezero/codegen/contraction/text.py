@@ -35,13 +35,16 @@ class Module:
         self.target = target
         self.functions: list[str] = []
         self.declarations: dict[str, str] = {}
+        self.definitions: dict[str, str] = {}  # of mathematical functions that an epilogue calls
         self.loops = 0
 
     def text(self) -> str:
         # Loops here are as long as they should be; unrolling them only costs compile time.
         marks = [f"!{i} = distinct !{{!{i}, !{self.loops}}}" for i in range(self.loops)]
         marks.append(f'!{self.loops} = !{{!"llvm.loop.unroll.disable"}}')
-        return "\n".join([*self.functions, *self.declarations.values(), *marks]) + "\n"
+        inlined = f'attributes #1 = {{ alwaysinline nounwind "target-cpu"="{self.target.cpu}" "target-features"="{self.target.features}" }}'
+        shared = [*self.definitions.values(), inlined] if self.definitions else []
+        return "\n".join([*self.functions, *shared, *self.declarations.values(), *marks]) + "\n"
 
 
 class Code:
@@ -67,6 +70,7 @@ class Code:
     def finish(self) -> None:
         self.lines.append("  ret void")
         self.module.declarations.update(self.values.declarations)
+        self.module.definitions.update(self.values.definitions)
         attributes = (
             f'{self.inline}nounwind "target-cpu"="{self.target.cpu}" "target-features"="{self.target.features}"'
         )

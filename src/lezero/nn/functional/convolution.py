@@ -87,10 +87,6 @@ def conv2d(
 def _conv(
     n: int, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Tensor:
-    if weight.ndim != n + 2:
-        raise ValueError(
-            f"conv{n}d: a weight of {n + 2} dimensions (out, in / groups, *kernel) is needed, got shape {tuple(weight.shape)}"
-        )
     kernel = tuple(weight.shape[2:]) if type(padding) is str else None
     try:
         attrs = _geometry(n, kernel, stride, padding, dilation, groups)

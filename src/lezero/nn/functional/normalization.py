@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from lezero.ops import creation, movement, normalization
-from lezero.runtime.recorder import record
+from lezero.ops.arithmetic import lerp
+from lezero.runtime.recorder import assign, record
 from lezero.tensor import Tensor, no_grad
 
 
@@ -25,7 +27,7 @@ def batch_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     training: bool = False,
-    momentum: float = 0.1,
+    momentum: Any = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
     """Batch normalisation over (batch, channels, ...).
@@ -42,10 +44,9 @@ def batch_norm(
         return record(
             normalization.batch_norm_inference, (operands[0], running_mean, running_var, *operands[1:]), (1, eps)
         )
-    if input.numel() == input.shape[1]:
-        raise ValueError(
-            f"batch_norm: more than one value per channel is needed in training, got shape {tuple(input.shape)}"
-        )
+    shape = input.shape
+    if shape[0] == 1 and all(d == 1 for d in shape[2:]):
+        raise ValueError(f"batch_norm: more than one value per channel is needed in training, got shape {tuple(shape)}")
     y = record(normalization.batch_norm, _affine_operands(input, weight, bias), (1, eps))
     if running_mean is not None or running_var is not None:
         with no_grad():
@@ -56,8 +57,9 @@ def batch_norm(
     return y
 
 
-def _move(running: Tensor, value: Tensor, momentum: float) -> None:
-    running.lerp_(value.to(running.dtype), momentum)
+def _move(running: Tensor, value: Tensor, momentum: Any) -> None:
+    moved = record(lerp, (running, value, momentum), ())
+    assign(running, moved if moved.dtype is running.dtype else moved.to(running.dtype))
 
 
 def layer_norm(
@@ -107,7 +109,7 @@ def instance_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     use_input_stats: bool = True,
-    momentum: float = 0.1,
+    momentum: Any = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
     """Instance normalisation of (batch, channels, ...): every channel of every sample by itself."""

@@ -38,6 +38,9 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
 class _SpectralNorm(Module):
     """A weight divided by its largest singular value, which power iteration follows in training."""
 
+    _u: Tensor
+    _v: Tensor
+
     def __init__(self, weight: Tensor, n_power_iterations: int, dim: int, eps: float):
         super().__init__()
         if n_power_iterations < 1:

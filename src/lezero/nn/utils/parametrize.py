@@ -15,8 +15,8 @@ class ParametrizationList(ModuleList):
 
     def __init__(self, modules: list[Module], original: Tensor):
         super().__init__(modules)
-        values = original
-        inverse = [m for m in reversed(modules) if hasattr(type(m), "right_inverse")]
+        values: Any = original
+        inverse: list[Any] = [m for m in reversed(modules) if hasattr(type(m), "right_inverse")]
         with no_grad():
             for m in inverse:
                 values = m.right_inverse(values)
@@ -34,7 +34,7 @@ class ParametrizationList(ModuleList):
 
     def originals(self) -> list[Tensor]:
         if self.is_tensor:
-            return [self.original]
+            return [self.__dict__["original"]]
         return [v for k, v in self.__dict__.items() if k.startswith("original")]
 
     def forward(self) -> Tensor:
@@ -49,13 +49,13 @@ def _names(values: Any) -> list[str]:
     return [f"original{i}" for i in range(len(values))]
 
 
-def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
+def is_parametrized(module: Any, tensor_name: str | None = None) -> bool:
     """Whether a tensor of the module (or any) is parametrized."""
     table = module.__dict__.get("parametrizations")
     return isinstance(table, ModuleDict) and (bool(table) if tensor_name is None else tensor_name in table)
 
 
-def register_parametrization(module: Module, tensor_name: str, parametrization: Module) -> Module:
+def register_parametrization(module: Any, tensor_name: str, parametrization: Module) -> Module:
     """Let ``module.<tensor_name>`` be ``parametrization(original)`` from here on.
 
     The original is ``module.parametrizations.<tensor_name>.original``; a parametrization with ``right_inverse`` computes it
@@ -88,7 +88,7 @@ def register_parametrization(module: Module, tensor_name: str, parametrization: 
 
 
 def _assign(name: str) -> Any:
-    def assign(self: Module, value: Tensor) -> None:
+    def assign(self: Any, value: Any) -> None:
         made = self.parametrizations[name]
         with no_grad():
             for m in reversed(list(made)):
@@ -99,7 +99,7 @@ def _assign(name: str) -> Any:
     return assign
 
 
-def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized: bool = True) -> Module:
+def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: bool = True) -> Module:
     """Make the tensor an ordinary parameter again, with its present value (or the original one)."""
     if not is_parametrized(module, tensor_name):
         raise ValueError(f"remove_parametrizations: {tensor_name!r} of {type(module).__name__} is not parametrized")

@@ -42,7 +42,9 @@ class Frame:
         self.written.add(k)
         return ir.Store(k, index, ir.cast(value, type), mask, add)
 
-    def lowered(self, name: str, body: list[ir.Stmt], work: int, limit: int, scratch: tuple[ir.Scratch, ...] = (), **more: Any) -> Lowered:
+    def lowered(
+        self, name: str, body: list[ir.Stmt], work: int, limit: int, scratch: tuple[ir.Scratch, ...] = (), **more: Any
+    ) -> Lowered:
         buffers = tuple(ir.Buffer(t, "rw" if k in self.written else "r") for k, t in enumerate(self.types))
         kernel = ir.Kernel(name, buffers, len(self.params.values), body, scratch=scratch)
         return Lowered(kernel, self.operands, self.params.values, work, limit, False, [], **more)

@@ -33,7 +33,11 @@ def lower_scatter(node: Node) -> list[Lowered]:
         return [_copy(node, node.inputs[0], node, code), _updates(node, node, code, adds)]
     # half precision adds up in float32 and rounds once
     sums = ("work", "sums", prod(node.shape), ir.TYPES[compute])
-    return [_copy(node, node.inputs[0], sums, compute), _updates(node, sums, compute, adds), _copy(node, sums, node, code)]
+    return [
+        _copy(node, node.inputs[0], sums, compute),
+        _updates(node, sums, compute, adds),
+        _copy(node, sums, node, code),
+    ]
 
 
 def _copy(node: Node, source: Any, target: Any, code: str) -> Lowered:

@@ -46,7 +46,7 @@ class _Sort:
 
     def lowered(self) -> Lowered:
         keys, positions = self.one
-        begin = [ir.Store(keys, k, self.key())]
+        begin: list[ir.Stmt] = [ir.Store(keys, k, self.key())]
         if not self.packed:
             begin.append(ir.Store(positions, k, k))
         place = ir.load(self.two[1], "i64", k)

@@ -1,0 +1,235 @@
+"""``x[index]`` and ``x[index] = value`` against NumPy (and PyTorch where it differs from NumPy)."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lezero as lz
+
+rng = np.random.default_rng(0)
+SHAPE = (4, 5, 3)
+BASE = rng.standard_normal(SHAPE).astype(np.float32)
+
+BASIC = [
+    0, -1, slice(None), slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(3, None, -2), slice(10, 20),
+    slice(-2, None), slice(2, 1), None, ...,
+]  # fmt: skip
+ADVANCED = [
+    np.array([0, 2, 1]), np.array([-1, 0, -2]), np.array([[0, 1, 2], [2, -3, 1]]), [1, 0, 1], np.array([], np.int64),
+]  # fmt: skip
+
+
+def as_index(index):
+    """Arrays in an index as tensors."""
+    if isinstance(index, tuple):
+        return tuple(as_index(e) for e in index)
+    return lz.tensor(index) if isinstance(index, np.ndarray) else index
+
+
+def combinations(entries, length):
+    for index in itertools.product(entries, repeat=length):
+        if sum(e is ... for e in index) <= 1 and sum(e is not None and e is not ... for e in index) <= len(SHAPE):
+            yield index
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_basic_indices_read_views(length):
+    x = lz.tensor(BASE)
+    for index in combinations(BASIC, length):
+        np.testing.assert_array_equal(x[index].numpy(), BASE[index], err_msg=str(index))
+
+
+def test_three_basic_indices():
+    x = lz.tensor(BASE)
+    entries = [-2, slice(None, None, -2), slice(1, 3), None, ...]
+    for index in combinations(entries, 3):
+        np.testing.assert_array_equal(x[index].numpy(), BASE[index], err_msg=str(index))
+
+
+@pytest.mark.parametrize("index", ADVANCED, ids=str)
+def test_one_index_tensor_among_slices(index):
+    x = lz.tensor(BASE)
+    for place in range(3):
+        for other in (slice(None), slice(None, None, -1), slice(1, 3)):
+            full = [other] * 3
+            full[place] = index
+            got = x[as_index(tuple(full))].numpy()
+            np.testing.assert_array_equal(got, BASE[tuple(full)], err_msg=f"{place} {other}")
+
+
+def test_several_index_tensors_follow_pytorch():
+    torch = pytest.importorskip("torch")
+    x, t = lz.tensor(BASE), torch.tensor(BASE)
+    a, b, c = np.array([0, 2, 1]), np.array([[1], [0]]), np.array([0, -1, 2])
+    indices = [
+        (a, c), (a, b), (a, slice(None), c), (slice(None), a, c), (slice(1, 3), b, c), (a, b, c), (a, None, c), (0, a, c),
+        (a, 1, c), (a, slice(None), 1), (1, slice(None), a), (None, a, slice(None), c), (..., a, c), (a, ..., c),
+        (b, slice(0, 2), b),
+    ]  # fmt: skip
+    for index in indices:
+        theirs = t[tuple(torch.tensor(e) if isinstance(e, np.ndarray) else e for e in index)]
+        np.testing.assert_array_equal(x[as_index(index)].numpy(), theirs.numpy(), err_msg=str(index))
+
+
+def test_an_index_tensor_of_no_dimensions_acts_like_an_int():
+    torch = pytest.importorskip("torch")
+    x, t = lz.tensor(BASE), torch.tensor(BASE)
+    k, a = np.array(-1), np.array([0, 2])
+    for index in [(k,), (k, k), (slice(None), k), (k, slice(None), a), (a, k), (a, k, a), (k, a, k)]:
+        theirs = t[tuple(torch.tensor(e) if isinstance(e, np.ndarray) else e for e in index)]
+        np.testing.assert_array_equal(x[as_index(index)].numpy(), theirs.numpy(), err_msg=str(index))
+        mine, theirs = lz.tensor(BASE), torch.tensor(BASE)
+        value = rng.standard_normal(tuple(mine[as_index(index)].shape)).astype(np.float32)
+        mine[as_index(index)] = value
+        theirs[tuple(torch.tensor(e) if isinstance(e, np.ndarray) else e for e in index)] = torch.tensor(value)
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy(), err_msg=str(index))
+
+
+def test_computed_indices_wrap_too():
+    x = lz.tensor(BASE)
+    i = lz.arange(3) - 2
+    np.testing.assert_array_equal(x[i].numpy(), BASE[np.arange(3) - 2])
+    np.testing.assert_array_equal(x[:, i, i].numpy(), BASE[:, np.arange(3) - 2, np.arange(3) - 2])
+
+
+def test_masks():
+    x = lz.tensor(BASE)
+    over_one, over_two, over_all = BASE[:, 0, 0] > 0, BASE[..., 0] > 0, BASE > 0
+    for index in [
+        over_one, over_two, over_all, (over_one,), (slice(None), BASE[0, :, 0] > 0), (over_two, slice(0, 2)),
+        (over_two, np.array(1)), (slice(None), BASE[0] > 0), np.zeros(4, bool), (..., BASE[0, 0] > 0), (over_one, 1),
+        (BASE[:, 0, 0] > 9, slice(None), slice(None, None, -1)), [True, False, True, False], True, False,
+    ]:  # fmt: skip
+        np.testing.assert_array_equal(x[as_index(index)].numpy(), BASE[index], err_msg=str(index))
+
+
+WRITES = [
+    0, -1, slice(1, 3), slice(None, None, -2), (slice(None), 1), (..., -1), (None, 1), (slice(None), None, slice(1, 3)), ...,
+    np.array([0, 2]), (slice(None), np.array([-1, 0])), (np.array([0, 2, 1]), np.array([1, 1, 0])),
+    (slice(1, 3), np.array([[0], [3]]), np.array([0, 2])), (np.array([3, 0]), slice(None), np.array([0, 1])),
+    (slice(None, None, -1), slice(1, 4), np.array([2, 0])), BASE > 0, BASE[..., 0] > 0, (slice(None), BASE[0] > 0),
+    BASE[:, 0, 0] > 0, (BASE[:, 0, 0] > 0, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", WRITES, ids=lambda i: str(i)[:40])
+def test_writes_with_a_number_an_array_and_a_broadcast_array(index):
+    part = BASE[index].shape
+    values = [7, 2.5, rng.standard_normal(part).astype(np.float32), rng.standard_normal((1, *part)).astype(np.float32)]
+    if part:
+        values.append(rng.standard_normal(part[-1:]).astype(np.float32))
+    for value in values:
+        expected = BASE.copy()
+        if index is ... or not isinstance(value, np.ndarray) or value.ndim <= len(part):
+            expected[index] = value
+        else:
+            expected[index] = value[0]
+        x = lz.tensor(BASE)
+        x[as_index(index)] = lz.tensor(value) if isinstance(value, np.ndarray) else value
+        np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def test_writes_through_views_of_views_reach_the_base():
+    x, expected = lz.tensor(BASE), BASE.copy()
+    x[1][2] = 5.0
+    expected[1][2] = 5.0
+    x[:, 1:][0, ::-1][1] = lz.tensor([1.0, 2.0, 3.0])
+    expected[:, 1:][0, ::-1][1] = [1, 2, 3]
+    x.T[0][lz.tensor([0, 2])] = -1.0
+    expected.T[0][np.array([0, 2])] = -1
+    x.reshape(-1)[::7] = 9.0
+    expected.reshape(-1)[::7] = 9
+    part = x[2:4].permute(1, 0, 2)
+    part[part > 1] = 0.0
+    window = expected[2:4].transpose(1, 0, 2)
+    window[window > 1] = 0
+    x[0].fill_(3.0)
+    expected[0] = 3
+    x[3, 1:].zero_()
+    expected[3, 1:] = 0
+    x[1, :, 0] += 1
+    expected[1, :, 0] += 1
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def test_a_view_sees_what_is_written_to_its_base_and_to_its_sibling():
+    x = lz.zeros(4, 3)
+    row, column = x[1], x[:, 0]
+    x[:] = 2.0
+    assert row.tolist() == [2, 2, 2]
+    column[1] = 5.0
+    assert row.tolist() == [5, 2, 2]
+    row[2] = 7.0
+    assert x[1].tolist() == [5, 2, 7]
+    lz.realize()
+    row[0] = 0.0
+    assert column.tolist() == [2, 0, 2, 2]
+
+
+def test_gradients_of_reading_and_writing():
+    torch = pytest.importorskip("torch")
+    index = (slice(None), np.array([0, 3, 0]), np.array([2, 1, 2]))
+    weight = rng.standard_normal(BASE[index].shape).astype(np.float32)
+
+    def run(module, x, v, w, i):
+        y = x * 2
+        y[1:3, 0] = v
+        y[i] = y[i] * w
+        return (y * y).sum() + (x[i] * w).sum() + x[x > 0].sum()
+
+    x, v = lz.tensor(BASE, requires_grad=True), lz.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    run(lz, x, v, lz.tensor(weight), as_index(index)).backward()
+    tx, tv = torch.tensor(BASE, requires_grad=True), torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    # of several writes to one element the last stays, and PyTorch's gradient serves them all, as ours does
+    run(torch, tx, tv, torch.tensor(weight), tuple(torch.tensor(e) if isinstance(e, np.ndarray) else e for e in index)).backward()
+    np.testing.assert_allclose(x.grad.numpy(), tx.grad.numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(v.grad.numpy(), tv.grad.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("index", "words"),
+    [
+        (4, "index 4 is out of range for dimension 0 of extent 4"),
+        ((0, -6), "index -6 is out of range for dimension 1 of extent 5"),
+        ((0, 0, 0, 0), "too many indices: 4 for a tensor of 3 dimensions"),
+        ((..., ...), "one Ellipsis"),
+        (np.array([0, 4]), "index 4 is out of range"),
+        (np.array([0.5]), "must be integers or bools, not float"),
+        (np.zeros(3, bool), "does not fit a tensor of shape"),
+        ("a", "not str"),
+    ],
+)
+def test_wrong_indices_say_what_is_wrong(index, words):
+    with pytest.raises(IndexError, match=words):
+        lz.tensor(BASE)[as_index(index)]
+
+
+entry = st.one_of(
+    st.none(), st.just(...), st.integers(-3, 2), st.slices(4),
+    st.lists(st.integers(-3, 2), min_size=2, max_size=2).map(np.array),
+)  # fmt: skip
+
+
+@given(st.lists(entry, min_size=1, max_size=3).map(tuple), st.booleans())
+def test_drawn_indices(index, write):
+    torch = pytest.importorskip("torch")
+    if sum(e is ... for e in index) > 1 or any(isinstance(e, slice) and (e.step or 1) < 0 for e in index):
+        return  # (PyTorch has no negative steps)
+    theirs = tuple(torch.tensor(e) if isinstance(e, np.ndarray) else e for e in index)
+    t = torch.tensor(BASE)
+    expected = t[theirs]
+    x = lz.tensor(BASE)
+    if not write:
+        np.testing.assert_array_equal(x[as_index(index)].numpy(), expected.numpy())
+        return
+    value = torch.arange(expected.numel(), dtype=torch.float32).reshape(expected.shape)
+    if any(isinstance(e, np.ndarray) and len(set(e % 3)) < 2 for e in index):
+        value = torch.tensor(1.5)
+    t[theirs] = value
+    x[as_index(index)] = lz.tensor(value.numpy())
+    np.testing.assert_array_equal(x.numpy(), t.numpy())
