@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from lezero.graph.dim import Dim
 from lezero.graph.dtype import DType
 from lezero.graph.node import Graph, Node
 from lezero.hal import registry
@@ -23,7 +25,7 @@ from lezero.schedule.groups import Grouping
 from lezero.schedule.layout import Order, row_major
 from lezero.schedule.lower import Lowered, lower, number
 from lezero.schedule.prepare import prepare
-from lezero.schedule.schedule import _order, Step
+from lezero.schedule.schedule import Step, _order
 
 THREADS = 3
 
@@ -82,11 +84,20 @@ class InterpretedProgram(Program):
         def value(node: Node) -> np.ndarray:
             if node not in values:
                 known = node in memory and node not in members
-                values[node] = memory[node] if known else reference(node, [value(x) for x in node.inputs])
+                values[node] = memory[node] if known else reference(_concrete(node, bindings), [value(x) for x in node.inputs])
             return values[node]
 
         for n in step.writes:
             memory[n][...] = value(n)
+
+
+def _concrete(node: Node, bindings: Sequence[int]) -> Node:
+    """The node with numbers in place of symbols."""
+
+    def plain(v: Any) -> Any:
+        return tuple(map(plain, v)) if isinstance(v, tuple) else number(v, bindings) if type(v) is Dim else v
+
+    return Node(node.op, node.inputs, plain(node.attrs), plain(node.shape), node.dtype)
 
 
 def _poisoned(shape: tuple[int, ...], dtype: np.dtype, order: Order) -> np.ndarray:

@@ -183,6 +183,9 @@ def test_a_damaged_file_is_one_line(call, model, tmp_path):
     (tmp_path / "x.lzm").write_bytes(content)
     code, _, err = call("eval", tmp_path / "x.lzm")
     assert code == 2 and "has been altered or damaged" in err and err.count("\n") == 1
+    lz.save({"classifier": {"network": "residual", "size": 8, "classes": ["a"]}, "state": {}}, tmp_path / "z.lzm")
+    code, _, err = call("eval", tmp_path / "z.lzm")
+    assert code == 2 and "cannot build" in err and err.count("\n") == 1
     lz.save({"a": 1}, tmp_path / "y.lzm")
     assert "holds no classifier" in call("eval", tmp_path / "y.lzm")[2]
 

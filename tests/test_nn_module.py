@@ -402,3 +402,17 @@ def test_parameter_list_and_dict():
     assert list(table.keys()) == ["a", "b"] and list(table.state_dict()) == ["a", "b"] and table.get("c") is None
     del table["a"]
     assert len(table) == 1 and isinstance(table["b"], Tensor)
+
+
+def test_layers_take_a_dtype_and_refuse_a_device_that_is_not_there():
+    for layer in (
+        nn.Linear(2, 3, device="cpu", dtype="float64"),
+        nn.Conv2d(2, 3, 3, dtype="bfloat16"),
+        nn.BatchNorm1d(3, dtype="float16"),
+        nn.MultiheadAttention(4, 2, dtype="float64"),
+        nn.PReLU(dtype="float64"),
+    ):
+        assert len({p.dtype for p in layer.parameters()}) == 1 and next(layer.parameters()).dtype.name != "float32"
+    for make in (lambda: nn.Linear(2, 3, device="cuda"), lambda: nn.LayerNorm(3, device="cuda:1")):
+        with pytest.raises(ValueError, match="cuda"):
+            make()

@@ -19,12 +19,8 @@ def problem():
     start, x = [r.normal(size=(4, 3)), r.normal(size=(3,))], r.normal(size=(6, 4))
     ours = [nn.Parameter(tensor(a)) for a in start]
     theirs = [torch.nn.Parameter(torch.tensor(a)) for a in start]
-    return (
-        ours,
-        theirs,
-        (lambda p: ((tensor(x) @ p[0] + p[1]) ** 2).mean()),
-        (lambda p: ((torch.tensor(x) @ p[0] + p[1]) ** 2).mean()),
-    )
+    mine, other = tensor(x), torch.tensor(x)
+    return ours, theirs, lambda p: ((mine @ p[0] + p[1]) ** 2).mean(), lambda p: ((other @ p[0] + p[1]) ** 2).mean()
 
 
 def close(ours, theirs, rtol=1e-12):

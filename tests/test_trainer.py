@@ -144,6 +144,10 @@ def test_a_meter_weighs_by_samples():
     meter.add({"loss": tensor(1.0)}, 3)
     meter.add({"loss": 5.0}, 1)
     assert meter.means() == {"loss": 2.0}
+    for value in range(5000):
+        meter.add({"loss": value, "other": 1.0}, 1)
+    assert len(meter._unread) < 2000
+    assert meter.means() == {"loss": (8.0 + sum(range(5000))) / 5004, "other": 1.0}
 
 
 def test_a_plateau_scheduler_gets_the_validation_loss():

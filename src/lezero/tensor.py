@@ -53,7 +53,7 @@ class Tensor(Operand, Handle):
         if rec is not None:
             shape = self._shape
             if shape is None:
-                shape = self._shape = rec.concrete(self._node.shape)  # type: ignore[union-attr]
+                shape = self._shape = rec.shape_of(self._node)  # type: ignore[arg-type]
             return shape
         if self._buffer is None:
             import_handle(STATE.recording, self)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
+from lezero.graph.dim import identical
 from lezero.graph.dtype import DType
 from lezero.graph.node import Node, toposort
 from lezero.ops.base import REGISTRY, Op, broadcast_shapes
@@ -83,7 +84,8 @@ def walk(
         for n, x, dx in zip(node.inputs, inputs, results):
             if dx is None or not n.tracks:
                 continue
-            dx = fit(dx, x.shape, n.dtype)
+            if dx.dtype is not n.dtype or not identical(dx.shape, x.shape):
+                dx = fit(dx, x.shape, n.dtype)
             before = grads.get(n)
             grads[n] = dx if before is None else before + dx
     return leaves

@@ -95,8 +95,11 @@ class Classifier:
         about = content.get("classifier") if isinstance(content, dict) else None
         if not isinstance(about, dict) or about.get("network") not in NETWORKS:
             raise lz.io.LzmError(f"{path} holds no classifier that `lezero train` or `lezero quickstart` saved")
-        classifier = cls(about["network"], about["size"], about["classes"])
-        classifier.model.load_state_dict(content["state"])
+        try:
+            classifier = cls(about["network"], about["size"], about["classes"])
+            classifier.model.load_state_dict(content["state"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise lz.io.LzmError(f"{path} holds a classifier that this version cannot build ({error})") from None
         classifier.model.eval()
         return classifier
 

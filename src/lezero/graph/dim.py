@@ -280,6 +280,18 @@ def same(a: int, b: int) -> bool:
     return _of(a) == _of(b)
 
 
+def identical(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether two shapes are equal for every input (no guard is noted)."""
+    if a is b:
+        return True
+    if len(a) != len(b):
+        return False
+    for x, y in zip(a, b):
+        if x is not y and ((type(x) is Dim or type(y) is Dim) and _of(x) != _of(y) or int.__ne__(x, y)):
+            return False
+    return True
+
+
 def show(d: int) -> str:
     """``s0*128`` for a Dim, digits for an int."""
     if not isinstance(d, Dim):

@@ -7,9 +7,10 @@ Nodes of a recording double as the trie of what has been recorded before: ``next
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lezero.graph.dim import Dim, evaluate
 from lezero.graph.dim import show as show_dim
 from lezero.graph.dtype import DType
 
@@ -126,8 +127,31 @@ class Graph:
             new[node] = change(node, inputs)
         return Graph(self.leaves, tuple(new[n] for n in self.outputs))
 
+    def at(self, bindings: Sequence[int]) -> Graph:
+        """The graph with the extents its symbols have under `bindings`: nodes of one trace may remember different ones."""
+
+        def now(value: Any) -> Any:
+            if type(value) is tuple:
+                return tuple(now(v) for v in value)
+            return Dim(evaluate(value.expr, bindings), value.expr) if type(value) is Dim else value
+
+        new: dict[Node, Node] = {}
+        for node in self.nodes():
+            inputs = tuple(new[n] for n in node.inputs)
+            if _symbolic((node.shape, node.attrs)):
+                made = Node(node.op, inputs, now(node.attrs), now(node.shape), node.dtype, node.device)
+                made.weak, made.site, made.static, made.index = node.weak, node.site, node.static, node.index
+            else:
+                made = with_inputs(node, inputs)
+            new[node] = made
+        return Graph(tuple(new.get(n, n) for n in self.leaves), tuple(new[n] for n in self.outputs))
+
     def __repr__(self) -> str:
         return show(self)
+
+
+def _symbolic(value: Any) -> bool:
+    return any(_symbolic(v) for v in value) if type(value) is tuple else type(value) is Dim
 
 
 def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:

@@ -196,6 +196,10 @@ def _in_double(f: Callable) -> Callable:
     return g
 
 
+def _lgamma(x: float) -> float:
+    return math.inf if x <= 0 and x == math.floor(x) else math.lgamma(x)
+
+
 def _digamma(x: float) -> float:
     if x == 0 or (x < 0 and x == math.floor(x)):
         return -math.inf if x == 0 else math.nan
@@ -258,7 +262,7 @@ _UNARY: dict[str, Callable] = {
     "acosh": np.arccosh, "atanh": np.arctanh, "erf": _in_double(math.erf), "erfc": _in_double(math.erfc),
     "sigmoid": lambda x: 1 / (1 + np.exp(-np.float64(x))), "floor": np.floor, "ceil": np.ceil, "round": np.rint,
     "trunc": np.trunc, "sign": _sign, "not": lambda x: ~x if np.asarray(x).dtype.kind in "iub" else x == 0,
-    "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite, "lgamma": _in_double(math.lgamma),
+    "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite, "lgamma": _in_double(_lgamma),
     "digamma": _in_double(_digamma), "real": np.real, "imag": np.imag, "conj": np.conj,
 }  # fmt: skip
 _BINARY: dict[str, Callable] = {

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from lezero.nn import functional as F
 from lezero.nn.module import Module
-from lezero.nn.parameter import Parameter
-from lezero.tensor import Tensor, from_numpy
+from lezero.nn.parameter import Parameter, new_buffer
+from lezero.tensor import Tensor
 
 
 class _Activation(Module):
@@ -101,8 +99,7 @@ class PReLU(Module):
     def __init__(self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None):
         super().__init__()
         self.num_parameters = num_parameters
-        value = from_numpy(np.full(num_parameters, init, np.float32))
-        self.weight = Parameter(value if dtype is None else value.to(dtype))
+        self.weight = Parameter(new_buffer(num_parameters, fill=init, device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.prelu(x, self.weight)

@@ -56,13 +56,17 @@ class MultiheadAttention(Module):
         self.kdim, self.vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
         self.dropout, self.batch_first = dropout, batch_first
         one = self.kdim == embed_dim and self.vdim == embed_dim
-        self.register_parameter("in_proj_weight", new_parameter(3 * embed_dim, embed_dim, dtype=dtype) if one else None)
+        self.register_parameter(
+            "in_proj_weight", new_parameter(3 * embed_dim, embed_dim, device=device, dtype=dtype) if one else None
+        )
         for name, features in (("q", embed_dim), ("k", self.kdim), ("v", self.vdim)):
             self.register_parameter(
-                f"{name}_proj_weight", None if one else new_parameter(embed_dim, features, dtype=dtype)
+                f"{name}_proj_weight", None if one else new_parameter(embed_dim, features, device=device, dtype=dtype)
             )
-        self.register_parameter("in_proj_bias", new_parameter(3 * embed_dim, dtype=dtype) if bias else None)
-        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, dtype=dtype)
+        self.register_parameter(
+            "in_proj_bias", new_parameter(3 * embed_dim, device=device, dtype=dtype) if bias else None
+        )
+        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -55,8 +55,8 @@ class _Conv(Module):
         conv_padding(
             name, padding, self.kernel_size, self.stride, self.dilation
         )  # refused here rather than at the first call
-        self.weight = new_parameter(out_channels, in_channels // groups, *self.kernel_size, dtype=dtype)
-        self.register_parameter("bias", new_parameter(out_channels, dtype=dtype) if bias else None)
+        self.weight = new_parameter(out_channels, in_channels // groups, *self.kernel_size, device=device, dtype=dtype)
+        self.register_parameter("bias", new_parameter(out_channels, device=device, dtype=dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -181,8 +181,8 @@ class ConvTranspose2d(Module):
         self.padding = per_dimension(name, "padding", padding, 2)
         self.output_padding = per_dimension(name, "output_padding", output_padding, 2)
         self.dilation = per_dimension(name, "dilation", dilation, 2)
-        self.weight = new_parameter(in_channels, out_channels // groups, *self.kernel_size, dtype=dtype)
-        self.register_parameter("bias", new_parameter(out_channels, dtype=dtype) if bias else None)
+        self.weight = new_parameter(in_channels, out_channels // groups, *self.kernel_size, device=device, dtype=dtype)
+        self.register_parameter("bias", new_parameter(out_channels, device=device, dtype=dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

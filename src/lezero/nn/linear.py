@@ -42,8 +42,8 @@ class Linear(Module):
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        self.weight = new_parameter(out_features, in_features, dtype=dtype)
-        self.register_parameter("bias", new_parameter(out_features, dtype=dtype) if bias else None)
+        self.weight = new_parameter(out_features, in_features, device=device, dtype=dtype)
+        self.register_parameter("bias", new_parameter(out_features, device=device, dtype=dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -80,8 +80,8 @@ class Bilinear(Module):
     ):
         super().__init__()
         self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
-        self.weight = new_parameter(out_features, in1_features, in2_features, dtype=dtype)
-        self.register_parameter("bias", new_parameter(out_features, dtype=dtype) if bias else None)
+        self.weight = new_parameter(out_features, in1_features, in2_features, device=device, dtype=dtype)
+        self.register_parameter("bias", new_parameter(out_features, device=device, dtype=dtype) if bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -130,7 +130,7 @@ class Embedding(Module):
             padding_idx %= num_embeddings
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
         self.max_norm, self.norm_type = max_norm, norm_type
-        self.weight = new_parameter(num_embeddings, embedding_dim, dtype=dtype)
+        self.weight = new_parameter(num_embeddings, embedding_dim, device=device, dtype=dtype)
         self.reset_parameters()
 
     @classmethod

@@ -37,11 +37,13 @@ class _WithStatistics(Module):
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        self.register_parameter("weight", new_parameter(num_features, dtype=dtype) if affine else None)
-        self.register_parameter("bias", new_parameter(num_features, dtype=dtype) if affine else None)
+        self.register_parameter("weight", new_parameter(num_features, device=device, dtype=dtype) if affine else None)
+        self.register_parameter("bias", new_parameter(num_features, device=device, dtype=dtype) if affine else None)
         tracked = track_running_stats
-        self.register_buffer("running_mean", new_buffer(num_features, dtype=dtype) if tracked else None)
-        self.register_buffer("running_var", new_buffer(num_features, fill=1.0, dtype=dtype) if tracked else None)
+        self.register_buffer("running_mean", new_buffer(num_features, device=device, dtype=dtype) if tracked else None)
+        self.register_buffer(
+            "running_var", new_buffer(num_features, fill=1.0, device=device, dtype=dtype) if tracked else None
+        )
         self.register_buffer("num_batches_tracked", new_buffer(dtype=int64) if tracked else None)
         if self.weight is not None:
             init.ones_(self.weight)
@@ -182,8 +184,12 @@ class LayerNorm(Module):
         super().__init__()
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
-        self.register_parameter("weight", new_parameter(*shape, dtype=dtype) if elementwise_affine else None)
-        self.register_parameter("bias", new_parameter(*shape, dtype=dtype) if elementwise_affine and bias else None)
+        self.register_parameter(
+            "weight", new_parameter(*shape, device=device, dtype=dtype) if elementwise_affine else None
+        )
+        self.register_parameter(
+            "bias", new_parameter(*shape, device=device, dtype=dtype) if elementwise_affine and bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -223,7 +229,9 @@ class RMSNorm(Module):
         super().__init__()
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
-        self.register_parameter("weight", new_parameter(*shape, dtype=dtype) if elementwise_affine else None)
+        self.register_parameter(
+            "weight", new_parameter(*shape, device=device, dtype=dtype) if elementwise_affine else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -264,8 +272,8 @@ class GroupNorm(Module):
         if num_groups < 1 or num_channels % num_groups:
             raise ValueError(f"GroupNorm: {num_channels} channels are not a multiple of {num_groups} groups")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        self.register_parameter("weight", new_parameter(num_channels, dtype=dtype) if affine else None)
-        self.register_parameter("bias", new_parameter(num_channels, dtype=dtype) if affine else None)
+        self.register_parameter("weight", new_parameter(num_channels, device=device, dtype=dtype) if affine else None)
+        self.register_parameter("bias", new_parameter(num_channels, device=device, dtype=dtype) if affine else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

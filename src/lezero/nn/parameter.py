@@ -15,16 +15,15 @@ def constant_tensor(array: np.ndarray) -> Tensor:
     return make_parameter(Tensor, from_numpy(array), False)
 
 
-def new_parameter(*shape: int, dtype: Any = None) -> Parameter:
+def new_parameter(*shape: int, device: Any = None, dtype: Any = None) -> Parameter:
     """A parameter of zeros for an initialiser to write; realised, so that making a model runs nothing."""
-    dtype = default_dtype() if dtype is None else as_dtype(dtype)
-    return Parameter(from_numpy(np.zeros(shape, dtype.numpy)))
+    return Parameter(new_buffer(*shape, device=device, dtype=dtype))
 
 
-def new_buffer(*shape: int, fill: float = 0.0, dtype: Any = None) -> Tensor:
+def new_buffer(*shape: int, fill: float = 0.0, device: Any = None, dtype: Any = None) -> Tensor:
     """A tensor for ``register_buffer``, with `fill` everywhere."""
-    dtype = default_dtype() if dtype is None else as_dtype(dtype)
-    return constant_tensor(np.full(shape, fill, dtype.numpy))
+    array = np.full(shape, fill, (default_dtype() if dtype is None else as_dtype(dtype)).numpy)
+    return make_parameter(Tensor, tensor(array, device=device), False)
 
 
 class Parameter(Tensor):

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from lezero.graph.dtype import int64
-from lezero.ops.base import Composite, op
+from lezero.graph.dim import same
+from lezero.graph.dtype import int64, uint8
+from lezero.ops.base import Composite, View, op
 from lezero.ops.creation import arange, number_of
 from lezero.ops.elementwise import cast, maximum, minimum, where
 from lezero.ops.matmul import matmul
@@ -161,7 +163,10 @@ class max_pool(Composite):
 
     def gradient(dy, y, x, **windows):
         extents = tuple(x.shape[-len(windows["kernel"]) :])
-        return max_pool_grad(dy, max_pool_index(x, **windows), extents=extents, **windows)
+        index = max_pool_index(x, **windows)
+        if prod(windows["kernel"]) <= 256:
+            index = cast(index, dtype=uint8)  # kept until the gradient is taken
+        return max_pool_grad(dy, index, extents=extents, **windows)
 
 
 def _lowest(dtype):
@@ -192,6 +197,49 @@ class max_pool_index(Composite):
         return argmax(reshape(seen, shape=(*seen.shape[:lead], prod(windows["kernel"]))), axes=(lead,), keepdim=False)
 
 
+@op("repeat_blocks")
+class repeat_blocks(View):
+    """Each element of the last dimensions as a block: what a window's value is to the positions of windows that tile.
+
+    Parameters
+    ----------
+    x : (*batch, *windows)
+    extents : the extents of the result's last dimensions, windows * kernel
+    kernel : the blocks' extents
+    """
+
+    attrs = {"extents": (), "kernel": ()}
+    shape_attrs = True
+
+    def infer(x, extents, kernel):
+        return (*x.shape[: len(x.shape) - len(kernel)], *extents), x.dtype
+
+    def index(out, i, x, extents, kernel):
+        lead = len(out) - len(kernel)
+        return [(0, (*i[:lead], *(p // k for p, k in zip(i[lead:], kernel))), None)]
+
+    def reference(x, extents, kernel):
+        for axis, k in zip(range(-len(kernel), 0), kernel):
+            x = np.repeat(x, k, axis)
+        return x
+
+    def gradient(dy, y, x, extents, kernel):
+        lead = tuple(x.shape[: len(x.shape) - len(kernel)])
+        blocks = tuple(d for w, k in zip(x.shape[len(lead) :], kernel) for d in (w, k))
+        axes = tuple(len(lead) + 2 * j + 1 for j in range(len(kernel)))
+        return sum(reshape(dy, shape=(*lead, *blocks)), axes=axes, keepdim=False)
+
+
+def _tiles(x, extents, kernel, stride, padding, dilation):
+    """Whether the windows of `x` lie side by side and cover everything, each position in one of them."""
+    return (
+        tuple(stride) == tuple(kernel)
+        and not any(padding)
+        and all(d == 1 for d in dilation)
+        and all(same(n, w * k) for n, w, k in zip(extents, x.shape[len(x.shape) - len(kernel) :], kernel))
+    )
+
+
 @op("max_pool_grad")
 class max_pool_grad(Composite):
     """The gradient of :data:`max_pool`: each input position collects from the windows whose maximum it is.
@@ -220,6 +268,13 @@ class max_pool_grad(Composite):
 
     def decompose(dy, index, extents, ceil_mode, **windows):
         kernel = windows["kernel"]
+        if _tiles(dy, extents, **windows):
+            here: Any = 0
+            for axis, (n, k) in enumerate(zip(extents, kernel)):
+                position = arange(start=0, stop=n, step=1, dtype=int64, like=dy) % k
+                here = here * k + along(position, axis, len(kernel))
+            blocks = {"extents": extents, "kernel": kernel}
+            return where(repeat_blocks(index, **blocks) == here, repeat_blocks(dy, **blocks), 0)
         value = _spread(dy, extents, **windows)
         tap = _spread(index, extents, **windows)
         return sum(where(tap == _taps(dy, kernel), value, 0), axes=_last(value, len(kernel)), keepdim=False)

@@ -42,6 +42,8 @@ def _lower(root: Node, done: dict[Node, Node]) -> None:
         if node.op.kind == "elementwise" and node.op.element is not None:
             _settle(done, node, _elementwise(node, inputs))
         elif node.op.decompose is not None:
+            if node.op.kind == "elementwise":
+                inputs = _promoted(node, inputs)
             apart = node.op.decompose(*(Expr(n) for n in inputs), **node.named_attrs())
             target = _as(apart, node)
             stack.append((node, target))
@@ -70,27 +72,20 @@ def _equal(a: tuple, b: tuple) -> bool:
     return len(a) == len(b) and all(same(x, y) or int(x) == int(y) for x, y in zip(a, b))
 
 
-_HALF = ("float16", "bfloat16")
-
-
 def _elementwise(node: Node, inputs: tuple[Node, ...]) -> Node:
+    inputs = tuple(expand_to(n, node.shape) for n in _promoted(node, inputs))
+    return Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.device, site=node.site)
+
+
+def _promoted(node: Node, inputs: tuple[Node, ...]) -> tuple[Node, ...]:
+    """An element-wise operation's operands in the dtype it computes in (unsigned ones must not wrap on the way to a float)."""
     op: Any = node.op
+    if op.name == "cast":
+        return inputs
     keep = getattr(op, "keep_dtype", ())
     movable = tuple(n for i, n in enumerate(node.inputs) if i not in keep)
-    if op.name == "cast":
-        compute: DType | None = None
-    elif op.domain == "bool":
-        compute = bool_
-    else:
-        compute = op.compute_dtype(movable)
-    out = []
-    for i, n in enumerate(inputs):
-        if compute is not None and i not in keep:
-            n = cast_to(n, compute)
-        out.append(expand_to(n, node.shape))
-    dtype = node.dtype
-    made = Node(op, tuple(out), node.attrs, node.shape, dtype, node.device, site=node.site)
-    return made
+    compute: DType = bool_ if op.domain == "bool" else op.compute_dtype(movable)
+    return tuple(n if i in keep else cast_to(n, compute) for i, n in enumerate(inputs))
 
 
 def cast_to(node: Node, dtype: DType) -> Node:

@@ -79,7 +79,7 @@ class Recording:
     """One run's worth of operations: where it is in the trie, and what it holds of the outside world."""
 
     __slots__ = (
-        "bindings", "bytes", "count", "freed", "handles", "hooks", "imported", "leaf_handles", "leaf_nodes", "buffers", "scalars",
+        "bindings", "bytes", "count", "shapes", "freed", "handles", "hooks", "imported", "leaf_handles", "leaf_nodes", "buffers", "scalars",
         "tail", "variables",
     )  # fmt: skip
 
@@ -88,6 +88,7 @@ class Recording:
         self.count = 0
         self.bytes = 0
         self.bindings: list[int] = []
+        self.shapes: dict[int, tuple[int, ...]] = {}  # id of a signature -> its shape with the extents of this recording
         self.handles: list[ref] = []  # of every operation recorded, in order
         self.imported: dict[int, Node] = {}  # id of a handle -> its leaf
         self.leaf_handles: list[Handle | None] = []  # in step with leaf_nodes and buffers
@@ -114,6 +115,16 @@ class Recording:
 
     def concrete(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return dims.rehint(shape, self.bindings)
+
+    def shape_of(self, node: Node) -> tuple[int, ...]:
+        """A node's shape with the extents of this recording."""
+        if not (node.symbolic if node.symbolic is not None else _symbolic(node)):
+            return node.shape
+        key = id(node.signature or _signature(node))
+        shape = self.shapes.get(key)
+        if shape is None:
+            shape = self.shapes[key] = dims.rehint(node.shape, self.bindings)
+        return shape
 
 
 _root = Node(LEAF, (), ("root",), (), as_dtype("float32"))
@@ -238,14 +249,25 @@ def _signature(node: Node) -> tuple:
 
 def _attrs_key(attrs: tuple) -> tuple:
     """Attributes so that only identical ones are equal: 1, 1.0 and True differ, symbolic extents compare by expression."""
-    return tuple(
-        [_attrs_key(a) if type(a) is tuple else (a.expr if type(a) is Dim else a, a.__class__, repr(a) if a == 0 else None) for a in attrs]
-    )
+    key: list = []
+    for a in attrs:
+        kind = a.__class__
+        if kind is tuple:
+            key.append(_attrs_key(a))
+        elif kind is Dim:
+            key.append((Dim, a.expr))
+        elif kind is float or kind is complex:
+            key.append((kind, repr(a)))  # 0.0 is not -0.0, and NaN is NaN
+        elif kind is str or kind is DType:
+            key.append(a)
+        else:
+            key.append((kind, a))
+    return tuple(key)
 
 
 def _infer(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple) -> tuple:
     """(shape, dtype, device, weak, differentiable, guards, signature) of an operation; looked up where it was inferred before."""
-    key = (op, tuple([id(_signature(n)) for n in inputs]), _attrs_key(attrs) if attrs else attrs)
+    key = (op, tuple([id(n.signature or _signature(n)) for n in inputs]), _attrs_key(attrs) if attrs else attrs)
     found = _inferred.get(key)
     if found is not None and (not found[5] or all(dims.holds(g, rec.bindings) for g in found[5])):
         return found
@@ -297,20 +319,28 @@ class _Hinted:
     __slots__ = ("device", "dtype", "shape", "weak")
 
     def __init__(self, node: Node, rec: Recording):
-        self.shape, self.dtype, self.weak, self.device = rec.concrete(node.shape), node.dtype, node.weak, node.device
+        self.shape, self.dtype, self.weak, self.device = rec.shape_of(node), node.dtype, node.weak, node.device
 
     @property
     def ndim(self) -> int:
         return len(self.shape)
 
 
+_ours: dict[Any, bool] = {}  # code object -> whether it belongs to this package
+
+
 def _user_site() -> tuple[str, int] | None:
     """The innermost line of code outside this package."""
     frame = sys._getframe(2)
     while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(_PACKAGE):
-            return file, frame.f_lineno
+        code = frame.f_code
+        inside = _ours.get(code)
+        if inside is None:
+            if len(_ours) > 20_000:
+                _ours.clear()
+            inside = _ours[code] = code.co_filename.startswith(_PACKAGE)
+        if not inside:
+            return code.co_filename, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
     return None
 
@@ -480,11 +510,8 @@ def adopt(t: Handle, value: Handle) -> None:
 def assign(t: Handle, value: Handle) -> None:
     """Point `t` at a new value of the same shape and dtype, and carry the write through to what it is a view of."""
     state = STATE
-    if t._requires_grad and state.grad_mode:
-        raise RuntimeError(
-            "an in-place operation on a leaf that requires a gradient: wrap it in `with lz.no_grad():` "
-            "(or work on t.detach(), which shares the value)"
-        )
+    if state.grad_mode:
+        _refuse_leaves(t)
     if t._requires_grad:
         node = value._node if value._rec is state.recording else None
         if node is None or node.op.name != "variable":
@@ -498,14 +525,27 @@ def assign(t: Handle, value: Handle) -> None:
     while base is not None:
         updated = _write_back(base, came_from)
         if base._requires_grad:
-            if state.grad_mode:
-                raise RuntimeError("a write through a view of a leaf that requires a gradient: use `with lz.no_grad():`")
             updated = _as_variable(updated)
         adopt(base, updated)
         if base._requires_grad:
             state.recording.variables[base._node] = base  # type: ignore[index]
         _stale_views(base, came_from)
         came_from, base = base, base._base
+
+
+def _refuse_leaves(t: Handle) -> None:
+    """A gradient cannot account for writes to leaves, except through ``detach`` and ``data``, which ask it not to."""
+    written: Handle | None = t
+    while written is not None:
+        if written._requires_grad:
+            what = "an in-place operation on" if written is t else "a write through a view of"
+            raise RuntimeError(
+                f"{what} a leaf that requires a gradient: wrap it in `with lz.no_grad():` "
+                "(or work on its detach(), which shares the value)"
+            )
+        if written._view is not None and written._view[0].name == "detach":
+            return
+        written = written._base
 
 
 def _as_variable(value: Handle) -> Handle:

@@ -101,7 +101,11 @@ def _live(rec: Recording) -> list[Handle]:
 
 
 def _cut_views(found: dict[int, Handle]) -> None:
-    """Leave out tensors that only their one view refers to: the view stands on its own from here on."""
+    """Leave out tensors that only their views refer to.
+
+    One that is a view itself is derived again from its base, should anybody need it.  Otherwise its one view stands on its
+    own from here on.
+    """
     again = True
     while again:
         again = False
@@ -111,10 +115,14 @@ def _cut_views(found: dict[int, Handle]) -> None:
                 continue
             views = [v for v in (r() for r in h._views) if v is not None and v._base is h]
             # references: `found`, the local, getrefcount's argument, and the views
-            if len(views) == 1 and sys.getrefcount(h) <= 3 + len(views):
-                views[0]._base = views[0]._view = None
-                del found[key]
-                again = True
+            if views and sys.getrefcount(h) <= 3 + len(views):
+                if h._base is not None:
+                    h._rec = h._shape = None
+                    del found[key]
+                elif len(views) == 1:
+                    views[0]._base = views[0]._view = None
+                    del found[key]
+                    again = True
             del views
 
 
@@ -221,7 +229,7 @@ def _build(rec: Recording, ending: Ending, donated: frozenset[int], backend: Any
     needed = Graph(tuple(rec.leaf_nodes), (*outputs, *residuals))
     used = {n for n in needed.nodes() if n.op.is_leaf}
     positions = tuple(i for i, n in enumerate(rec.leaf_nodes) if n in used)
-    graph = Graph(tuple(rec.leaf_nodes[i] for i in positions), needed.outputs)
+    graph = Graph(tuple(rec.leaf_nodes[i] for i in positions), needed.outputs).at(rec.bindings)
     donatable = frozenset(k for k, i in enumerate(positions) if i in donated)
     statistics.plans_built += 1
     program = backend.compile(graph, donatable, [rec.buffers[i] for i in positions])

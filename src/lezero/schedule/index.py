@@ -378,6 +378,10 @@ class Params:
         return ir.param(self._numbers[key])
 
 
+SMALL_DIVISOR = 16
+"""Divisors up to this (strides of pooling) are part of the code, where the compiler makes shifts and multiplications of them."""
+
+
 class Emit:
     """Turns index expressions into loop-IR values."""
 
@@ -403,7 +407,12 @@ class Emit:
         if a[0] == "read":
             return self.read(a[1], a[2])
         left = self.ix(a[1])
-        right = self.ix(a[2]) if isinstance(a[2], Ix) else self.params.value(a[2])
+        if isinstance(a[2], Ix):
+            right = self.ix(a[2])
+        elif not isinstance(a[2], Dim) and 0 < a[2] <= SMALL_DIVISOR:
+            right = ir.const(int(a[2]))
+        else:
+            right = self.params.value(a[2])
         return ir.call({"//": "floordiv", "%": "mod", "*": "mul"}.get(a[0], a[0]), left, right)
 
     def mask(self, m: Mask) -> ir.Value:

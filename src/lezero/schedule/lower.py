@@ -364,6 +364,21 @@ class _Lowering:
                 left = ir.call("floordiv", left, extent)
         return name, total, bound
 
+    def _rows(self, segments: list[_Segment]) -> tuple[str, int, dict[str, ir.Value], list[_Segment]]:
+        """The task loop over the outermost segments, as few as give every thread work, and the segments to nest inside.
+
+        Recovering several variables from one costs a division per row, which short rows would notice.
+        """
+        count = 1
+        extent = 1
+        while count < len(segments):
+            extent *= int(segments[count - 1].var.extent)
+            if extent >= 8 * self.grouping.threads:
+                break
+            count += 1
+        name, total, bound = self._flat(segments[:count], "row")
+        return name, total, bound, segments[count:]
+
     def _stores(self, nodes: list[Node]) -> list[ir.Stmt]:
         out: list[ir.Stmt] = []
         for n in nodes:
@@ -429,11 +444,11 @@ class _Lowering:
                 ir.Loop(inner.var.name, self.params.value(inner.var.extent), self._stores(self.stored), vector=True, task=True)
             ]
             return self._finish(body, work, work)
-        name, extent, bound = self._flat(outer, "row")
+        name, extent, bound, nested = self._rows(outer)
         self._bind(bound)
         row = self.params.value(extent)
-        loop = ir.Loop(inner.var.name, self.params.value(inner.var.extent), self._stores(self.stored), vector=True)
-        return self._finish([ir.Loop(name, row, [loop], task=True)], work, extent)
+        body = [ir.Loop(inner.var.name, self.params.value(inner.var.extent), self._stores(self.stored), vector=True)]
+        return self._finish([ir.Loop(name, row, self._nest(nested, body, vector=False), task=True)], work, extent)
 
     def _by_stage(self) -> list[tuple[list[Node], list[Node]]]:
         """For each stage (full values to store, reductions to do)."""
@@ -465,8 +480,9 @@ class _Lowering:
         kept, reduced = self._split_segments(segments)
         bound: dict[str, ir.Value] = {}
         name, extent = "row", 1
+        nested: list[_Segment] = []
         if kept:
-            name, extent, bound = self._flat(kept, "row")
+            name, extent, bound, nested = self._rows(kept)
         self._bind(bound)
         body: list[ir.Stmt] = []
         cached = self._plan_scratch(reduced)
@@ -485,7 +501,7 @@ class _Lowering:
         self.memo.clear()
         body += self._stores([n for n in self.stored if n in group.row])
         work = prod(v.extent for v in group.variables)
-        return self._with_outer(name, extent, body, work, task_vector=False)
+        return self._with_outer(name, extent, self._nest(nested, body, vector=False), work, inner=body)
 
     def _plan_scratch(self, reduced: list[_Segment]) -> dict[int, list[Node]]:
         """Costly full values used again in a later stage: stage -> nodes to keep in scratch memory."""
@@ -541,8 +557,9 @@ class _Lowering:
         *outer, inner = kept
         bound: dict[str, ir.Value] = {}
         name, extent = "", 1
+        nested: list[_Segment] = []
         if outer:
-            name, extent, bound = self._flat(outer, "row")
+            name, extent, bound, nested = self._rows(outer)
         self._bind(bound)
         body: list[ir.Stmt] = []
         for stores, reduces in self._by_stage():
@@ -552,17 +569,18 @@ class _Lowering:
             body += self._nest(reduced, self._reduces(reduces) + self._stores(stores), vector=False)
         body += self._stores([n for n in self.stored if n in group.row])
         if not outer:
-            return self._with_outer(inner.var.name, inner.var.extent, body, work, task_vector=True)
+            return self._with_outer(inner.var.name, inner.var.extent, body, work, inner=body, vector=True)
         loop: list[ir.Stmt] = [ir.Loop(inner.var.name, self.params.value(inner.var.extent), body, vector=True)]
-        return self._with_outer(name, extent, loop, work, task_vector=False, inner=loop[0])
+        return self._with_outer(name, extent, self._nest(nested, loop, vector=False), work, inner=body)
 
-    def _with_outer(self, name: str, extent: int, body: list[ir.Stmt], work: int, *, task_vector: bool, inner: Any = None) -> Lowered:
-        """Put the task loop around, and behind it the partial results of reductions over rows."""
+    def _with_outer(
+        self, name: str, extent: int, body: list[ir.Stmt], work: int, *, inner: list[ir.Stmt], vector: bool = False
+    ) -> Lowered:
+        """Put the task loop around, and behind it the partial results of reductions over rows (done in `inner`)."""
         group = self.group
         sums = [n for n in group.nodes if n in group.outer and n.op.kind == "reduce"]
-        place = inner.body if inner is not None else body
-        place += self._reduces(sums)
-        loop = ir.Loop(name, self.params.value(extent), body, task=True, vector=task_vector)
+        inner += self._reduces(sums)
+        loop = ir.Loop(name, self.params.value(extent), body, task=True, vector=vector)
         if not sums:
             return self._finish_scratch([loop], work, extent)
         whole: list[ir.Stmt] = [*self._accs(sums), loop]

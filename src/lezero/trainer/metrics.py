@@ -7,6 +7,8 @@ from typing import Any
 
 from lezero.tensor import Tensor
 
+_MOST_UNREAD = 1024  # small tensors that a meter keeps alive
+
 Metric = Callable[[Any, Any], Any]
 
 
@@ -46,13 +48,18 @@ class Meter:
         self._unread: list[tuple[str, Any, int]] = []
 
     def add(self, values: Mapping[str, Any], samples: int) -> None:
+        if len(self._unread) > _MOST_UNREAD:
+            self._read(_MOST_UNREAD // 2)  # old ones, which ran long ago
         self._unread.extend((name, value, samples) for name, value in values.items())
 
-    def means(self) -> dict[str, float]:
-        for name, value, samples in self._unread:
+    def _read(self, count: int) -> None:
+        for name, value, samples in self._unread[:count]:
             self._sums[name] = self._sums.get(name, 0.0) + float(value) * samples
             self._counts[name] = self._counts.get(name, 0) + samples
-        self._unread.clear()
+        del self._unread[:count]
+
+    def means(self) -> dict[str, float]:
+        self._read(len(self._unread))
         return {name: total / self._counts[name] for name, total in self._sums.items()}
 
     def state_dict(self) -> dict[str, Any]:

@@ -49,8 +49,8 @@ def _copy(node: Node, source: Any, target: Any, code: str) -> Lowered:
     compute = compute_code(node.dtype)
     if not isinstance(source, Node):
         value = ir.load(frame.buffer(source, compute), compute, i)
-    elif source.op.name == "full" and isinstance(number := source.named_attrs()["value"], (int, float, complex)):
-        value = ir.const(number, compute)
+    elif source.op.name == "full" and type(fill := source.named_attrs()["value"]) in (bool, int, float, complex):
+        value = ir.const(fill, compute)
     else:
         value = frame.load(source, i)
     loop = ir.Loop("i", frame.values(n), [frame.store(target, code, i, value)], vector=True, task=True)
@@ -96,9 +96,9 @@ def _updates(node: Node, into: Any, code: str, adds: bool) -> Lowered:
         if condition is not None and inner.name not in _variables(mask):
             # an index that is out of range: no iterations, rather than masked ones
             extent, condition = ir.call("where", condition, extent, ir.const(0)), None
-        store = frame.store(
-            into, code, _replaced(at, bound), _replaced(value, bound), None if condition is None else _replaced(condition, bound), adds
-        )  # fmt: skip
+        if condition is not None:
+            condition = _replaced(condition, bound)
+        store = frame.store(into, code, _replaced(at, bound), _replaced(value, bound), condition, adds)
         body = [ir.Loop(inner.name, extent, [store], vector=True)]
     # the shared rows outside, then everything else in row-major order
     for v in reversed([v for v in loops if v is not inner and v is not shared]):
