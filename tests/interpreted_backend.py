@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,12 @@ from lezero.hal.buffer import Buffer
 from lezero.loops import interpret
 from lezero.ops.expr import reference
 from lezero.passes.pipeline import restructure
+from lezero.schedule import groups
 from lezero.schedule.groups import Grouping
 from lezero.schedule.layout import Order, row_major
 from lezero.schedule.lower import Lowered, lower, number
 from lezero.schedule.prepare import prepare
-from lezero.schedule.schedule import Step, _order
+from lezero.schedule.schedule import Step, order_steps
 
 THREADS = 3
 
@@ -42,8 +44,9 @@ class InterpretedProgram(Program):
         for g in self.grouping.groups:
             if g.nodes:
                 what = [lower(g, self.grouping, stored)] if g.kind == "loops" else []
-                steps.append(Step(g, what, [], frozenset(g.reads), tuple(n for n in g.nodes if n in stored)))
-        self.steps = [s for together in _order(steps, set(self.graph.outputs)) for s in together]
+                source = SimpleNamespace(key=str(g.number))  # no two alike, and nothing is generated
+                steps.append(Step(g, what, [source], frozenset(g.reads), tuple(n for n in g.nodes if n in stored)))
+        self.steps = [s for together in order_steps(steps)[0] for s in together]
 
     def run(self, inputs: Sequence[Buffer], bindings: Sequence[int], donated: Sequence[int] = ()) -> list[Buffer]:
         memory: dict[Node, np.ndarray] = {}  # logical arrays whose memory has the node's order
@@ -128,10 +131,12 @@ def _order_of(a: np.ndarray) -> Order:
 
 @contextlib.contextmanager
 def use() -> Iterator[None]:
-    before = registry.current()
+    before, work = registry.current(), groups.SPLIT_WORK
+    groups.SPLIT_WORK = 4096  # so that small graphs have split reductions too
     registry._made.setdefault("interpreted", InterpretedBackend())
     registry.set_backend("interpreted")
     try:
         yield
     finally:
         registry.set_backend(before.name)
+        groups.SPLIT_WORK = work

@@ -186,7 +186,9 @@ def test_gradients_of_reading_and_writing():
     run(lz, x, v, lz.tensor(weight), as_index(index)).backward()
     tx, tv = torch.tensor(BASE, requires_grad=True), torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
     # of several writes to one element the last stays, and PyTorch's gradient serves them all, as ours does
-    run(torch, tx, tv, torch.tensor(weight), tuple(torch.tensor(e) if isinstance(e, np.ndarray) else e for e in index)).backward()
+    run(
+        torch, tx, tv, torch.tensor(weight), tuple(torch.tensor(e) if isinstance(e, np.ndarray) else e for e in index)
+    ).backward()
     np.testing.assert_allclose(x.grad.numpy(), tx.grad.numpy(), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(v.grad.numpy(), tv.grad.numpy(), rtol=1e-5, atol=1e-5)
 

@@ -28,25 +28,6 @@ def test_lenet5_trains():
         net(tensor(np.zeros((8, 1, 40, 40), np.float32)))
 
 
-@pytest.mark.parametrize(
-    "name, parameters, entries",
-    [
-        ("resnet18", 11_689_512, 122),
-        ("resnet34", 21_797_672, 218),
-        ("resnet50", 25_557_032, 320),
-        ("resnet101", 44_549_160, 626),
-    ],
-)
-def test_resnets_have_the_published_sizes(name, parameters, entries):
-    net = getattr(models, name)()
-    assert sum(p.numel() for p in net.parameters()) == parameters
-    state = net.state_dict()
-    assert len(state) == entries
-    for key in ("conv1.weight", "bn1.running_var", "layer2.0.downsample.0.weight", "layer4.1.conv2.weight", "fc.bias"):
-        assert key in state
-    assert ("layer1.0.conv3.weight" in state) == (name in ("resnet50", "resnet101"))
-
-
 class TorchBlock(torch.nn.Module):
     def __init__(self, channels, out, stride):
         super().__init__()
@@ -112,3 +93,22 @@ def test_blocks_can_start_as_the_identity():
     blocks = [m for m in net.modules() if hasattr(type(m), "last_norm")]
     assert len(blocks) == 8 and not any(b.last_norm.weight.numpy().any() for b in blocks)
     assert isinstance(net.avgpool, nn.AdaptiveAvgPool2d)
+
+
+@pytest.mark.parametrize(
+    "name, parameters, entries",
+    [
+        ("resnet18", 11_689_512, 122),
+        ("resnet34", 21_797_672, 218),
+        ("resnet50", 25_557_032, 320),
+        ("resnet101", 44_549_160, 626),
+    ],
+)
+def test_resnets_have_the_published_sizes(name, parameters, entries):
+    net = getattr(models, name)()
+    assert sum(p.numel() for p in net.parameters()) == parameters
+    state = net.state_dict()
+    assert len(state) == entries
+    for key in ("conv1.weight", "bn1.running_var", "layer2.0.downsample.0.weight", "layer4.1.conv2.weight", "fc.bias"):
+        assert key in state
+    assert ("layer1.0.conv3.weight" in state) == (name in ("resnet50", "resnet101"))

@@ -51,7 +51,10 @@ def parameters(trainer):
 def assert_same(left, right):
     for key, value in parameters(left).items():
         np.testing.assert_array_equal(value, parameters(right)[key], err_msg=key)
-    assert left.history == right.history
+    # Reported numbers are read in other places of the two runs, so other plans compute them: equal up to float32 rounding.
+    assert len(left.history) == len(right.history)
+    for a, b in zip(left.history, right.history):
+        assert a == pytest.approx(b, rel=2e-7)
 
 
 class StopAt(Callback):

@@ -17,8 +17,9 @@ import pytest
 import lezero as lz
 from lezero import nn, optim
 from lezero.backends.cpu import compiler
+from lezero.hal import registry
 from lezero.nn import functional as F
-from lezero.runtime import stats
+from lezero.runtime import recorder, stats
 
 
 def data(n=6, seed=0):
@@ -273,7 +274,7 @@ def kernels_run(fn):
 
 
 def is_forward_convolution(name):
-    return name in ("conv", "conv2d", "conv_2d")
+    return name == "convolution"
 
 
 def test_printing_the_loss_every_step_builds_two_plans_and_no_more():
@@ -873,13 +874,13 @@ def test_a_failed_run_can_be_tried_again(monkeypatch, where):
 
 def long_step():
     """A step of a few hundred milliseconds: its parameters, and what they may be after it."""
-    w = parameter(np.random.default_rng(0).normal(size=(700, 700)) / 26)
+    w = parameter(np.random.default_rng(0).normal(size=(512, 512)) / 22)
     opt = optim.SGD([w], lr=0.1)
 
     def step():
         opt.zero_grad()
         h = w
-        for _ in range(12):
+        for _ in range(8):
             h = h @ w
         h.mean().backward()
         opt.step()
@@ -888,7 +889,7 @@ def long_step():
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer signal")
-@pytest.mark.parametrize("fraction", [0.02, 0.2, 0.5, 0.8, 0.97, 1.0])
+@pytest.mark.parametrize("fraction", [0.1, 0.6, 0.95])
 def test_an_interrupted_run_leaves_parameters_as_they_were_or_fully_updated(fraction):
     w, step = long_step()
     begin = w.numpy().copy()
@@ -924,6 +925,50 @@ def test_an_interrupted_run_leaves_parameters_as_they_were_or_fully_updated(frac
     step()
     expected = once if np.array_equal(after, begin) else twice
     np.testing.assert_array_equal(w.numpy(), expected)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_an_interrupt_that_comes_when_everything_is_written_loses_nothing(captured):
+    from lezero.backends.cpu.pool import default_pool
+
+    x, y = data()
+    w = parameter()
+    opt = optim.SGD([w], lr=0.1, momentum=0.9)
+    expected, momentum = start(), 0
+    xt, yt = lz.tensor(x), lz.tensor(y)
+
+    def step(xt, yt):
+        opt.zero_grad()
+        loss = ((xt @ w - yt) ** 2).mean()
+        loss.backward()
+        opt.step()
+        return loss
+
+    if captured:
+        step = lz.jit(step)
+    pool = default_pool()
+    for k in range(6):
+        if k in (3, 4):
+            walk = pool._walk
+
+            def late(*args, walk=walk):
+                walk(*args)
+                raise KeyboardInterrupt
+
+            pool._walk = late
+            try:
+                with pytest.raises(KeyboardInterrupt):
+                    step(xt, yt)
+            finally:
+                pool._walk = walk
+        else:
+            step(xt, yt)
+        g = gradient(expected, x, y)
+        momentum = 0.9 * momentum + g
+        expected = expected - 0.1 * momentum
+        equal(w, expected)
+        equal(w.grad, g)
+    assert opt.state[w]["step"].item() == 6
 
 
 # -- processes and threads ------------------------------------------------------------------------------------
@@ -1055,29 +1100,43 @@ def test_a_tensor_recorded_in_one_thread_and_used_in_another():
 # -- size -----------------------------------------------------------------------------------------------------
 
 
-def test_a_graph_of_200_000_nodes():
-    """Recorded, run by the node budget on the way, and differentiated; nothing recurses."""
-    x = lz.tensor(np.ones(4), requires_grad=True)
+@pytest.fixture
+def oracle():
+    """The backend that computes op by op, whose plans cost least."""
+    before = registry.get_backend()
+    registry.set_backend("numpy")
+    yield
+    registry.set_backend(before)
+
+
+def test_a_graph_of_200_000_nodes(monkeypatch, oracle):
+    """In one piece: recorded, differentiated, planned and run without recursion."""
+    monkeypatch.setattr(recorder, "MAX_RECORDED", 10**9)
+    x = lz.tensor(np.ones(2), requires_grad=True)
+    y = x
+    for k in range(100_000):
+        y = y * 1.0 if k % 2 else y + 0.5
+    y.sum().backward()
+    assert recorder.STATE.recording.count > 150_000
+    equal(y, np.full(2, 1 + 0.5 * 50_000))
+    equal(x.grad, np.ones(2))
+
+
+def test_200_000_operations_run_in_pieces(monkeypatch):
+    monkeypatch.setattr(recorder, "MAX_RECORDED", 200)
+    x = lz.tensor(np.ones(4))
     y = x
     for k in range(200_000):
         y = y * 1.0 if k % 2 else y + 0.5
+    assert recorder.STATE.recording.count <= 200
     equal(y, np.full(4, 1 + 0.5 * 100_000))
 
 
-def test_gradients_through_a_long_chain():
+def test_gradients_through_a_chain_that_ran_in_pieces(monkeypatch):
+    monkeypatch.setattr(recorder, "MAX_RECORDED", 100)
     x = lz.tensor(np.ones(4), requires_grad=True)
     y = x
-    for _ in range(6000):
-        y = y * 1.0001 + 0.0
+    for _ in range(300):
+        y = y * 1.0001 + 0.5
     y.sum().backward()
-    equal(x.grad, np.full(4, 1.0001**6000), rtol=1e-9)
-
-
-def test_values_recorded_in_a_loop_and_never_read_do_not_pile_up():
-    from lezero.runtime import recorder
-
-    total = lz.tensor(0.0)
-    for _ in range(2 * recorder.MAX_RECORDED):
-        total = total + 1.0
-    assert recorder.STATE.recording.count <= recorder.MAX_RECORDED
-    assert total.item() == 2 * recorder.MAX_RECORDED
+    equal(x.grad, np.full(4, 1.0001**300), rtol=1e-9)

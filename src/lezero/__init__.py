@@ -25,7 +25,7 @@ from lezero.graph.dtype import default_dtype as get_default_dtype
 from lezero.runtime import realize
 from lezero.runtime.inputs import Generator
 from lezero.tensor import (
-    Tensor, arange, as_tensor, cat, concat, concatenate, einsum, empty, empty_like, enable_grad, eye, from_numpy, full,
+    Tensor, arange, as_tensor, cat, concat, concatenate, einsum, empty, empty_like, enable_grad, eye, from_dlpack, from_numpy, full,
     full_like, inference_mode, is_grad_enabled, linspace, no_grad, ones, ones_like, rand, rand_like, randint, randn,
     randn_like, randperm, set_grad_enabled, stack, tensor, where, zeros, zeros_like,
 )  # fmt: skip
@@ -46,6 +46,9 @@ _LAZY = {
     "vjp": "autograd:vjp",
     "set_num_threads": "device:set_num_threads",
     "get_num_threads": "device:get_num_threads",
+    "set_float32_matmul_precision": "device:set_float32_matmul_precision",
+    "get_float32_matmul_precision": "device:get_float32_matmul_precision",
+    "value_and_grad": "autograd:value_and_grad",
 }  # fmt: skip
 
 if TYPE_CHECKING:

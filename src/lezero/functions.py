@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from lezero import composed as _composed
+from lezero import rearranged as _rearranged
 from lezero import tensor as _t
 from lezero.ops.base import REGISTRY as _OPS
 from lezero.runtime.recorder import record as _record
 from lezero.tensor import Tensor
 
-_METHODS = (
-    "abs neg sign exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan asin acos atan sinh cosh tanh "
-    "asinh acosh atanh erf erfc sigmoid floor ceil round trunc frac isnan isinf isfinite logical_not relu lgamma digamma real imag "
-    "conj angle add sub mul div floor_divide remainder fmod eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and "
-    "bitwise_or bitwise_xor atan2 copysign hypot logaddexp pow sum mean prod amax amin var std any all logsumexp norm argmax argmin "
-    "max min softmax log_softmax cumsum cumprod gather index_select scatter_add scatter argsort sort topk matmul mm bmm dot mv tril "
-    "triu clamp clip masked_fill reshape flatten permute transpose squeeze unsqueeze flip split chunk unbind movedim broadcast_to "
-    "narrow select equal allclose lerp addcmul addcdiv numel ravel unflatten swapaxes t"
-).split()
-
-__all__ = [*_METHODS, "maximum", "minimum", "is_tensor", "outer"]
+_METHODS = """
+abs neg sign exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan asin acos atan sinh
+cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil round trunc frac isnan isinf isfinite logical_not relu
+lgamma digamma real imag conj angle add sub mul div floor_divide remainder fmod eq ne lt le gt ge logical_and
+logical_or logical_xor bitwise_and bitwise_or bitwise_xor atan2 copysign hypot logaddexp pow sum mean prod amax
+amin var std any all logsumexp norm argmax argmin max min softmax log_softmax cumsum cumprod gather index_select
+scatter_add scatter argsort sort topk matmul mm bmm dot mv tril triu clamp clip masked_fill reshape flatten
+permute transpose squeeze unsqueeze flip split chunk unbind movedim broadcast_to narrow select equal allclose
+lerp addcmul addcdiv numel ravel unflatten swapaxes t
+""".strip()
 
 
 def _function(name: str) -> Callable:
@@ -36,8 +37,7 @@ def _function(name: str) -> Callable:
     return call
 
 
-globals().update({name: _function(name) for name in _METHODS if hasattr(Tensor, name)})
-__all__ = [n for n in __all__ if n in globals() or n in ("maximum", "minimum", "is_tensor", "outer")]
+globals().update({name: _function(name) for name in _METHODS.split() if hasattr(Tensor, name)})
 
 
 def maximum(input: Any, other: Any) -> Tensor:
@@ -54,6 +54,48 @@ def is_tensor(x: Any) -> bool:
     return isinstance(x, Tensor)
 
 
-def outer(a: Tensor, b: Tensor) -> Tensor:
-    """Products of all elements of two vectors."""
-    return a.reshape(-1, 1) * b.reshape(1, -1)
+# -- what is composed of other operations, and further names -----------------------------------------------------------
+
+_ALIASES = {
+    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
+    "arctan2": "atan2", "arctanh": "atanh", "conj_physical": "conj", "divide": "div", "fix": "trunc", "greater": "gt",
+    "greater_equal": "ge", "less": "lt", "less_equal": "le", "moveaxis": "movedim", "multiply": "mul", "negative": "neg",
+    "not_equal": "ne", "subtract": "sub", "swapdims": "transpose", "take_along_dim": "take_along_dim",
+}  # fmt: skip
+
+
+def _in_place(method: Callable) -> Callable:
+    def write(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self._set(method(self, *args, **kwargs))
+
+    write.__doc__ = "The same, in place."
+    return write
+
+
+_MODULES = (_composed, _rearranged)
+
+
+def _install() -> None:
+    for module in _MODULES:
+        for name in module.METHODS.split():
+            if name not in vars(Tensor):
+                setattr(Tensor, name, getattr(module, name))
+        for name in module.IN_PLACE.split():
+            setattr(Tensor, name + "_", _in_place(getattr(Tensor, name)))
+    for name in ("cumprod", "cumsum", "scatter", "scatter_add", "tril", "triu"):
+        setattr(Tensor, name + "_", _in_place(getattr(Tensor, name)))
+    for alias, name in _ALIASES.items():
+        setattr(Tensor, alias, getattr(Tensor, name))
+        if hasattr(Tensor, name + "_"):
+            setattr(Tensor, alias + "_", getattr(Tensor, name + "_"))
+    Tensor.clip_ = Tensor.clamp_  # type: ignore[attr-defined]
+
+
+_install()
+for _module in _MODULES:
+    globals().update({name: getattr(_module, name) for name in _module.FUNCTIONS.split()})
+    globals().update({name: _function(name) for name in _module.METHODS.split()})
+globals().update({name: _function(name) for name in _ALIASES})
+__all__ = [
+    name for name in globals() if not name.startswith("_") and name not in ("Any", "Callable", "Tensor", "annotations")
+]

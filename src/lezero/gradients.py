@@ -46,7 +46,9 @@ def grad(
     wanted = _tensors("grad", "inputs", inputs)
     for k, t in enumerate(wanted):
         if not t.requires_grad:
-            raise RuntimeError(f"grad: input {k} of shape {_plain(t)} does not require a gradient; set requires_grad=True")
+            raise RuntimeError(
+                f"grad: input {k} of shape {_plain(t)} does not require a gradient; set requires_grad=True"
+            )
     distinct = list({id(t): t for t in wanted}.values())
     retain = create_graph if retain_graph is None else retain_graph
     reached, found = gradients(roots, seeds, create_graph=create_graph, retain_graph=retain, wanted=distinct)

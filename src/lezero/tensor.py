@@ -17,7 +17,7 @@ import lezero.ops  # noqa: F401  (fills the registry)
 from lezero.graph import dtype as dt
 from lezero.graph.dim import Dim
 from lezero.graph.dtype import DType, as_dtype
-from lezero.hal.buffer import Buffer, export
+from lezero.hal.buffer import Borrowed, Buffer, export
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import Op, broadcast_shapes, normalize_axes, normalize_axis
 from lezero.ops.operand import Operand
@@ -270,6 +270,24 @@ class Tensor(Operand, Handle):
         if dtype is not None and array.dtype != dtype:
             return array.astype(dtype)
         return array.copy() if copy else array
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The module with the functions of the array API standard (those it has; names and behaviour are PyTorch's)."""
+        import lezero
+
+        return lezero
+
+    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
+        """Hand the values to another library, without a copy where it can promise not to write into them."""
+        if self.dtype is dt.bfloat16:
+            raise BufferError("DLPack through NumPy has no bfloat16; use .float() first")
+        array = self.numpy()
+        if copy or max_version is None or max_version < (1, 0):  # an older consumer cannot be told that it is read-only
+            return array.copy().__dlpack__()
+        return array.__dlpack__(max_version=max_version)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -708,10 +726,12 @@ class Tensor(Operand, Handle):
         return record(OPS["log_softmax"], (x,), (normalize_axis("log_softmax", dim, self.ndim),))
 
     def cumsum(self, dim: int) -> Tensor:
-        return record(OPS["cumsum"], (self,), (normalize_axis("cumsum", dim, self.ndim),))
+        op = OPS["cumsum"]
+        return record(op, (self,), op.bind({"axis": normalize_axis("cumsum", dim, self.ndim)}))
 
     def cumprod(self, dim: int) -> Tensor:
-        return record(OPS["cumprod"], (self,), (normalize_axis("cumprod", dim, self.ndim),))
+        op = OPS["cumprod"]
+        return record(op, (self,), op.bind({"axis": normalize_axis("cumprod", dim, self.ndim)}))
 
     def gather(self, dim: int, index: Tensor) -> Tensor:
         return record(OPS["gather"], (self, index), (normalize_axis("gather", dim, self.ndim),))
@@ -984,6 +1004,34 @@ def from_numpy(array: np.ndarray) -> Tensor:
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy: a NumPy array is needed, got {type(array).__name__}")
     return tensor(array)
+
+
+def from_dlpack(source: Any, *, copy: bool | None = None) -> Tensor:
+    """A tensor of what another library holds, by the DLPack protocol.
+
+    Parameters
+    ----------
+    source : object with ``__dlpack__``
+    copy : bool
+        None and True copy.  False shares the memory: whoever owns it must not write to it while tensors computed from it
+        have not been run.  It is never written to from here.
+
+    Raises
+    ------
+    BufferError
+        With ``copy=False``, when the elements do not lie in row-major order.
+    """
+    if not hasattr(source, "__dlpack__"):
+        raise TypeError(f"from_dlpack: an object with __dlpack__ is needed, got {type(source).__name__}")
+    array = np.from_dlpack(source)
+    if copy is None or copy:
+        return tensor(array)
+    as_dtype(array.dtype)
+    if not array.flags.c_contiguous:
+        raise BufferError("from_dlpack(copy=False): the elements must lie in row-major order; use copy=True")
+    t = _from_array(array)
+    t._buffer = Borrowed(array)
+    return t
 
 
 def make_parameter(cls: type, data: Tensor, requires_grad: bool = True) -> Any:

@@ -1,0 +1,31 @@
+"""Gradients.
+
+``walk`` is the gradient walk itself and knows nodes only.  What users call lives where tensors are known, and is imported
+when first asked for: ``grad``, ``backward``, ``grad_of``, ``value_and_grad``, ``vjp`` (``lezero.gradients``), ``Function``,
+``custom_op`` (``lezero.function``), ``gradcheck``, ``gradgradcheck`` (``lezero.gradcheck``), and the modes ``no_grad``,
+``enable_grad``, ``set_grad_enabled``, ``inference_mode``, ``is_grad_enabled``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_PUBLIC = {
+    "lezero.gradients": ("backward", "grad", "grad_of", "value_and_grad", "vjp"),
+    "lezero.function": ("Function", "custom_op"),
+    "lezero.gradcheck": ("GradcheckError", "gradcheck", "gradgradcheck"),
+    "lezero.tensor": ("enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"),
+}
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'lezero.autograd' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

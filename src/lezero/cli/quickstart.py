@@ -35,7 +35,7 @@ def quickstart(data: str, output: Path, epochs: int | None, seed: int) -> None:
     )
     classifier, history, seconds = fit(
         "residual", training, held_out,
-        epochs=epochs or (15 if data == "digits" else 1), batch_size=64, lr=0.01, seed=seed,
+        epochs=epochs or (15 if data == "digits" else 1), batch_size=64, lr=0.005, seed=seed,
     )  # fmt: skip
     reached = history[-1]["val_accuracy"]
     click.echo(f"\nAfter {seconds:.0f} s, {100 * reached:.2f} % of the held-out images are classified correctly.")

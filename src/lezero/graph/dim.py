@@ -11,6 +11,7 @@ remainder of a polynomial that did not come out even, ``("//", poly, poly)`` and
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -95,34 +96,44 @@ def symbols(expr: Poly) -> set[int]:
 # -- guards ---------------------------------------------------------------------------------------------------
 
 Guard = tuple  # (comparison, poly, poly, outcome)
-_sink: list[Guard] | None = None
+
+
+class _Noting(threading.local):
+    guards: list[Guard] | None = None
+
+
+_noting = _Noting()
 
 
 @contextmanager
 def noting_guards() -> Iterator[list[Guard]]:
     """Collect the guards of every Dim comparison made inside."""
-    global _sink
-    before, _sink = _sink, []
+    before, _noting.guards = _noting.guards, []
     try:
-        yield _sink
+        yield _noting.guards
     finally:
-        _sink = before
+        _noting.guards = before
 
 
 _COMPARE = {"==": int.__eq__, "<": int.__lt__, "<=": int.__le__}
 
 
 def holds(guard: Guard, bindings: Sequence[int]) -> bool:
+    """Whether a guard's answer is the same under `bindings` (it is not, where a symbol has no value there yet)."""
     comparison, a, b, outcome = guard
-    return _COMPARE[comparison](evaluate(a, bindings), evaluate(b, bindings)) is outcome
+    try:
+        return _COMPARE[comparison](evaluate(a, bindings), evaluate(b, bindings)) is outcome
+    except IndexError:
+        return False
 
 
 def _compare(comparison: str, a: int, b: int) -> bool:
     answer = _COMPARE[comparison](int(a), int(b))
-    if _sink is not None:
+    guards = _noting.guards
+    if guards is not None:
         x, y = _of(a), _of(b)
         if x != y and not _decided(comparison, _add(x, y, -1)):
-            _sink.append((comparison, x, y, answer))
+            guards.append((comparison, x, y, answer))
     return answer
 
 

@@ -143,6 +143,8 @@ class Graph:
                 made.weak, made.site, made.static, made.index = node.weak, node.site, node.static, node.index
             else:
                 made = with_inputs(node, inputs)
+            if made is not node:
+                made.guards = node.guards
             new[node] = made
         return Graph(tuple(new.get(n, n) for n in self.leaves), tuple(new[n] for n in self.outputs))
 

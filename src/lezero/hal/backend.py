@@ -37,6 +37,9 @@ class Program:
         inputs : one buffer for each of the graph's leaves
         bindings : the values of the symbols
         donated : positions of inputs whose memory an output may take over
+
+        An exception means that nothing was overwritten.  An interrupt (Ctrl-C) that comes too late for that is raised when
+        the run is complete, with the outputs as its attribute ``results``.
         """
         raise NotImplementedError
 
@@ -75,3 +78,6 @@ class Backend:
     def memory_stats(self) -> dict[str, int]:
         """``allocated_bytes``, ``peak_bytes`` and whatever else the backend counts."""
         return {}
+
+    def reset_peak_memory_stats(self) -> None:
+        """Count ``peak_bytes`` from what is in use now."""

@@ -40,6 +40,12 @@ class Buffer:
         return self._address
 
 
+class Borrowed(Buffer):
+    """Memory that belongs to somebody else: read, never written over."""
+
+    __slots__ = ()
+
+
 class _Exported:
     """What an exported array's ``base`` is, so that the array keeps its buffer in sight."""
 

@@ -29,8 +29,8 @@ class Module:
     Notes
     -----
     Parameters, buffers and children live in the instance's ``__dict__`` like any attribute, so reading one costs what
-    reading an attribute costs; there is no ``__getattr__``, which would also keep the interpreter from caching lookups.  Beside it the module keeps which *names* are
-    registered, in order.  There is one copy of the truth.
+    reading an attribute costs; there is no ``__getattr__``, which would also keep the interpreter from caching lookups.
+    Beside it the module keeps which *names* are registered, in order.  There is one copy of the truth.
     """
 
     training: bool = True

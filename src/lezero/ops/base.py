@@ -82,10 +82,10 @@ class Op:
         """Keyword attributes as the tuple nodes carry, defaults filled in."""
         if not attrs:
             return self.defaults
-        unknown = attrs.keys() - self.attrs.keys()
-        if unknown:
+        if not attrs.keys() <= self.attrs.keys():
+            unknown = attrs.keys() - self.attrs.keys()
             raise TypeError(f"{self.name}: unknown attribute {', '.join(sorted(unknown))}")
-        return tuple(attrs.get(k, d) for k, d in self.attrs.items())
+        return tuple([attrs.get(k, d) for k, d in self.attrs.items()])
 
     def __call__(self, *operands: Any, **attrs: Any) -> Any:
         """Apply to operands (Tensors record, Exprs build a graph); sources need ``like=`` an operand to know which."""
@@ -142,6 +142,8 @@ def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
                         f"{name}: shapes {listed} do not broadcast: at dimension {axis} the extents are "
                         f"{int(extent)} and {int(d)}, and neither is 1"
                     )
+                elif type(d) is int:
+                    extent = d  # equal for every input from here on: the number says more than the symbol
         out.append(extent)
     return tuple(out)
 

@@ -46,10 +46,21 @@ def _lower(root: Node, done: dict[Node, Node]) -> None:
                 inputs = _promoted(node, inputs)
             apart = node.op.decompose(*(Expr(n) for n in inputs), **node.named_attrs())
             target = _as(apart, node)
+            _stamp(target, inputs, node.site)
             stack.append((node, target))
             stack.append((target, None))
         else:
             _settle(done, node, with_inputs(node, inputs))
+
+
+def _stamp(target: Node, inputs: tuple[Node, ...], site: tuple[str, int] | None) -> None:
+    """Note the user's line on everything an operation comes apart into."""
+    stack = [target] if site is not None else []
+    while stack:
+        node = stack.pop()
+        if node.site is None and not node.op.is_leaf and node not in inputs:
+            node.site = site
+            stack.extend(node.inputs)
 
 
 def _settle(done: dict[Node, Node], node: Node, primitive: Node) -> None:

@@ -12,11 +12,13 @@ from collections.abc import Callable
 
 from lezero.graph.node import Graph, verify
 from lezero.passes.decompose import decompose
+from lezero.passes.settle import settle_extents
 from lezero.passes.simplify import eliminate_common, pin_outputs, remove_idle
 
 Pass = Callable[[Graph], Graph]
 
 PIPELINE: tuple[Pass, ...] = (
+    settle_extents,  # first, while the nodes are those that were recorded, with their guards
     eliminate_common,  # the same call recorded twice, on coarse operations: cheap now, and fewer to take apart
     decompose,
     remove_idle,

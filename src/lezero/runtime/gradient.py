@@ -217,16 +217,17 @@ def backward(root: Handle, gradient: Any = None, retain_graph: bool | None = Non
     rec = STATE.recording
     plain = gradient is None and not create_graph and root._rec is rec and not rec.freed and not rec.hooks
     if not plain or any(t._grad is not None or t._hooks or not t._requires_grad for t in rec.variables.values()):
-        _accumulate(root, gradient, create_graph, retain)
+        accumulate([root], [gradient], create_graph, retain)
         return
     variables = list(rec.variables.values())
     grads = replayed_gradients(rec, root._node, variables, retain)  # type: ignore[arg-type]
     if grads is None:
-        _accumulate(root, gradient, create_graph, retain)
+        accumulate([root], [gradient], create_graph, retain)
 
 
-def _accumulate(root: Handle, gradient: Any, create_graph: bool, retain: bool) -> None:
-    reached, _ = gradients([root], [gradient], create_graph=create_graph, retain_graph=retain)
+def accumulate(roots: Sequence[Handle], seeds: Sequence[Any], create_graph: bool, retain: bool) -> None:
+    """Add what reaches variables from `roots` to their ``grad``."""
+    reached, _ = gradients(roots, seeds, create_graph=create_graph, retain_graph=retain)
     for t, dy in reached.values():
         if t._grad is None:
             t._grad = dy
@@ -246,7 +247,7 @@ def replayed_gradients(rec: Recording, root: Node, variables: list[Handle], reta
         symbols, leaves = len(rec.bindings), len(rec.leaf_nodes)
         count = rec.count
         with dims.noting_guards() as guards:
-            _accumulate(_at(rec, root), None, False, retain)
+            accumulate([_at(rec, root)], [None], False, retain)
         if len(rec.bindings) == symbols and len(rec.leaf_nodes) == leaves and STATE.recording is rec:
             path = between(start, rec.tail)
             if path is not None:

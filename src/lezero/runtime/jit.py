@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections import OrderedDict
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 from weakref import ref
@@ -29,6 +30,7 @@ from lezero.runtime.run import run_recording
 
 MAX_VARIANTS = 16
 """Variants kept for one captured function; the least recently used goes first."""
+_counting = threading.Lock()
 
 
 class CaptureError(RuntimeError):
@@ -73,53 +75,89 @@ def _user_line() -> str:
     return ""
 
 
-class Variant:
-    """One recorded form of the function."""
+Source = Any
+"""Where a leaf's value comes from: the position of an argument, a handle, a function giving a number, a number or a constant."""
 
-    def __init__(self, rec: Recording, capture: Capture, result: Any, arguments: list[Handle]):
+
+class Number(tuple):
+    """(value,): a Python number among the operands."""
+
+
+class Variant:
+    """One recorded form of the function.
+
+    leaves, written, grads, variables : nodes and what they stand for: the recording's inputs, the handles it pointed
+        elsewhere, the handles whose ``grad`` it set, and those gradients may be asked for later
+    """
+
+    def __init__(self, rec: Recording, root: Node, capture: Capture, result: Any, arguments: list[Handle]):
         self.tail = rec.tail
-        self.path = between(recorder._root, rec.tail)
+        self.path = between(root, rec.tail)
         self.count = rec.count
         self.bindings = list(rec.bindings)
+        self.freed, self.hooks = list(rec.freed), dict(rec.hooks)
         self.confirmed = False
         places = {id(t): k for k, t in enumerate(arguments)}
+
+        def source(t: Handle) -> Source:
+            return places.get(id(t), t)
+
+        forgotten = _forgotten(rec, capture)
+        written: dict[int, Handle] = {}
+        for t, before in capture.saved:
+            if id(t) not in written and before[0] is not rec and t._rec is rec and id(t) not in forgotten:
+                written[id(t)] = t
+        self.written = [(t._node, source(t)) for t in written.values()]
         gets = dict(rec.scalars)
-        self.leaves: list[tuple[Node, Any]] = []  # where each leaf's value comes from: position, handle, function or number
-        for k, (node, t) in enumerate(zip(rec.leaf_nodes, rec.leaf_handles)):
-            if t is None:
-                get = gets.get(k)
-                self.leaves.append((node, get if get is not None else ("number", rec.buffers[k].array[()])))
+        self.leaves: list[tuple[Node, Source]] = []
+        for k, (node, leaf) in enumerate(zip(rec.leaf_nodes, rec.leaf_handles)):
+            if leaf is None:
+                value = gets.get(k) or Number((rec.buffers[k].array[()],))
             else:
-                self.leaves.append((node, places.get(id(t), t)))
-        written = {id(t): t for t, _ in capture.saved if t._rec is rec}
-        self.written = [(t, t._node) for t in written.values()]
+                value = rec.buffers[k] if id(leaf) in forgotten else source(leaf)
+            self.leaves.append((node, value))
+        self.variables = [(node, source(t)) for node, t in rec.variables.items()]
+        trained = _parameters(rec)
         self.grads = [
-            (t, t._grad._node)
-            for t in _parameters(rec)
+            (t._grad._node, source(t))
+            for t in trained
             if t._grad is not None and t._grad._rec is rec and id(t._grad) not in written
         ]
         imported = {id(t) for t in rec.leaf_handles if t is not None}
-        self.parameters = _parameters(rec)
-        self.read_grads = [(t, t._grad) for t in self.parameters if id(t._grad) in imported]
+        self.read_grads = [(t, t._grad) for t in trained if id(t._grad) in imported and id(t) not in places]
+        read = {id(t) for t, _ in self.read_grads}
+        self.unread_grads = [t for t in trained if id(t) not in read and id(t) not in places]
+        self.fresh_grads = [k for _, k in self.grads if type(k) is int]
         self.result = _map(result, lambda t: _Result(t, rec, places, written))
         self.modules = [(m, m.training) for m in capture.modules.values()]
+        self.tracked = [
+            (t, node.tracks)
+            for node, t in self.leaves
+            if isinstance(t, Handle) and (node.tracks or type(t) is not recorder.tensor_class)
+        ]
 
-    def fits(self, watch_grads: bool) -> bool:
-        """Whether modules are in the modes they were in, and (where that matters) gradients there or not."""
-        if not all(m.training is training for m, training in self.modules):
-            return False
-        if any(t._grad is not grad for t, grad in self.read_grads):
-            return False
-        read = {id(t) for t, _ in self.read_grads}
-        return not watch_grads or all(t._grad is None for t in self.parameters if id(t) not in read)
+    def fits(self, watch_grads: bool, arguments: list[Handle]) -> bool:
+        """Whether modules are in the modes they were in, parameters frozen or not as they were, and (where that matters)
+        gradients there or not."""
+        return (
+            all(m.training is training for m, training in self.modules)
+            and all((t._requires_grad or t._history is not None) is tracks for t, tracks in self.tracked)
+            and all(t._grad is grad for t, grad in self.read_grads)
+            and all(arguments[k]._grad is None for k in self.fresh_grads)
+            and not (watch_grads and any(t._grad is not None for t in self.unread_grads))
+        )
 
     def same(self, other: Variant) -> bool:
+        def alike(ours: list[tuple[Node, Source]], theirs: list[tuple[Node, Source]]) -> bool:
+            return len(ours) == len(theirs) and all(
+                n is m and _same_source(a, b) for (n, a), (m, b) in zip(ours, theirs)
+            )
+
         return (
             self.tail is other.tail
-            and len(self.leaves) == len(other.leaves)
-            and all(_same_source(a, b) for (_, a), (_, b) in zip(self.leaves, other.leaves))
-            and [(id(t), n) for t, n in self.written] == [(id(t), n) for t, n in other.written]
-            and [(id(t), n) for t, n in self.grads] == [(id(t), n) for t, n in other.grads]
+            and alike(self.leaves, other.leaves)
+            and alike(self.written, other.written)
+            and alike(self.grads, other.grads)
         )
 
     def run(self, arguments: list[Handle]) -> Any:
@@ -133,50 +171,57 @@ class Variant:
             run_recording(state.recording)
         rec = state.recording
         for node, source in self.leaves:
+            handle = None
             if type(source) is int:
                 source = arguments[source]
-            elif type(source) is tuple:
-                rec.scalars.append((len(rec.buffers), None))
-                rec.buffers.append(Buffer(np.array(source[1], node.dtype.numpy)))
-                rec.leaf_handles.append(None)
-                rec.leaf_nodes.append(node)
-                continue
-            elif not isinstance(source, Handle):
-                rec.scalars.append((len(rec.buffers), source))
-                rec.buffers.append(Buffer(np.array(source(), node.dtype.numpy)))
-                rec.leaf_handles.append(None)
-                rec.leaf_nodes.append(node)
-                continue
-            rec.buffers.append(source._buffer)  # type: ignore[arg-type]
-            rec.leaf_handles.append(source)
+            if isinstance(source, Handle):
+                handle, buffer = source, source._buffer
+            elif type(source) is Buffer:
+                buffer = source
+            else:
+                get = None if type(source) is Number else source
+                rec.scalars.append((len(rec.buffers), get))
+                buffer = Buffer(np.array(source[0] if get is None else get(), node.dtype.numpy))
+            rec.buffers.append(buffer)  # type: ignore[arg-type]
+            rec.leaf_handles.append(handle)
             rec.leaf_nodes.append(node)
-        saved = [(t, (t._rec, t._node, t._buffer, t._history, t._shape)) for t, _ in self.written]
-        for t, node in self.written:
+        buffer = None
+        for node, source in self.variables:
+            rec.variables[node] = arguments[source] if type(source) is int else source
+        rec.freed.extend(self.freed)
+        rec.hooks.update(self.hooks)
+        saved = []
+        for node, source in self.written:
+            t = arguments[source] if type(source) is int else source
+            # Weakly, since the run decides by counting references which memory may be taken over.
+            saved.append((t, t._rec, t._node, None if t._buffer is None else ref(t._buffer), t._history, t._shape))
             t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
             rec.handles.append(ref(t))
-        kept = []
-        for t, node in self.grads:
-            kept.append((t, _handle(rec, node)))
-        outputs: dict[Node, Handle] = {}
-        result = _map_results(self.result, rec, outputs, arguments)
-        rec.tail = self.tail
-        rec.count = self.count
-        rec.bindings = list(self.bindings)
-        buffers = [b for _, (_, _, b, _, _) in saved]
-        saved = [(t, (r, n, k, h, s)) for k, (t, (r, n, _, h, s)) in enumerate(saved)]
+        grads = [(arguments[t] if type(t) is int else t, _handle(rec, node)) for node, t in self.grads]
+        result = _map_results(self.result, rec, {}, arguments)
+        rec.tail, rec.count, rec.bindings = self.tail, self.count, list(self.bindings)
         try:
-            # The run decides by counting references which memory may be taken over; these would be one too many.
-            buffers[:] = [None if b is None else ref(b) for b in buffers]
             run_recording(rec)
-        except BaseException:
-            for t, (r, n, k, h, s) in saved:
-                t._rec, t._node, t._history, t._shape = r, n, h, s
-                t._buffer = None if buffers[k] is None else buffers[k]()
-            state.recording = Recording()
+        except BaseException as error:
+            if not hasattr(error, "results"):  # otherwise an interrupt after which the run was completed
+                for t, was_rec, node, weak, history, shape in saved:
+                    t._rec, t._node, t._history, t._shape = was_rec, node, history, shape
+                    t._buffer = None if weak is None else weak()
+                grads.clear()
+                state.recording = Recording()
             raise
-        for t, grad in kept:
-            t._grad = grad
+        finally:
+            for t, grad in grads:
+                t._grad = grad
         return result
+
+
+def _forgotten(rec: Recording, capture: Capture) -> set[int]:
+    """Ids of handles made inside from data that nobody can reach any more: their values are constants."""
+    known = [*rec.leaf_handles, *[t for t, _ in capture.saved]]
+    ours = Counter(map(id, known))
+    # references: two from each place in `known`, the local and getrefcount's argument
+    return {id(t) for t in known if t is not None and sys.getrefcount(t) <= 2 * ours[id(t)] + 2}
 
 
 def _handle(rec: Recording, node: Node) -> Handle:
@@ -200,9 +245,16 @@ def _parameters(rec: Recording) -> list[Handle]:
 def _same_source(a: Any, b: Any) -> bool:
     if callable(a) and not isinstance(a, Handle):
         return callable(b) and not isinstance(b, Handle)
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return a[1].dtype == b[1].dtype and (a[1] == b[1] or (a[1] != a[1] and b[1] != b[1]))
+    if isinstance(a, Number) and isinstance(b, Number):
+        return _same_array(a[0], b[0])
+    if isinstance(a, Buffer) and isinstance(b, Buffer):
+        return _same_array(a.array, b.array)
     return a is b or (type(a) is int and a == b)
+
+
+def _same_array(a: Any, b: Any) -> bool:
+    """Equal to the bit."""
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 class _Result:
@@ -282,6 +334,7 @@ class Jitted:
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._variants: OrderedDict[Hashable, Variant] = OrderedDict()
         self._watch_grads = False
+        self._root = recorder.new_root()  # a trie of its own, so that the lines in messages are this function's
         self.reasons: list[str] = []
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -295,7 +348,7 @@ class Jitted:
         found = None
         for full in reversed(self._variants):
             variant = self._variants[full]
-            if full[0] == key and variant.fits(self._watch_grads):  # type: ignore[index]
+            if full[0] == key and variant.fits(self._watch_grads, arguments):  # type: ignore[index]
                 found = full
                 break
         if found is None:
@@ -315,9 +368,11 @@ class Jitted:
                 _realize(t)
         rec = state.recording
         rec.bindings.clear()
+        rec.tail = self._root
         capture = Capture(self._name)
         state.capture = capture
-        recorder.capturing += 1
+        with _counting:
+            recorder.capturing += 1
         try:
             result = self._fn(*args, **kwargs)
         except BaseException:
@@ -326,8 +381,9 @@ class Jitted:
             raise
         finally:
             state.capture = None
-            recorder.capturing -= 1
-        variant = Variant(rec, capture, result, arguments)
+            with _counting:
+                recorder.capturing -= 1
+        variant = Variant(rec, self._root, capture, result, arguments)
         if before is not None:
             if variant.same(before):
                 before.confirmed = True
@@ -345,6 +401,7 @@ class Jitted:
             self._variants[(key, len(self.reasons), id(variant))] = variant
             if len(self._variants) > MAX_VARIANTS:
                 self._variants.popitem(last=False)
+        capture.saved.clear()  # it holds old values, which the run may write over
         run_recording(rec)
         return result
 

@@ -9,6 +9,8 @@ Measured on the reference machine: about 1 µs for a repeated operation, so ever
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from lezero.hal.buffer import Buffer
 from lezero.ops.base import LEAF, REGISTRY, Op
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
+_NOT_USERS = (_PACKAGE, contextlib.__file__, functools.__file__)
 
 MAX_TRIE_NODES = 400_000
 """The trie is started anew beyond this many nodes (about 250 MB at worst)."""
@@ -127,7 +130,12 @@ class Recording:
         return shape
 
 
-_root = Node(LEAF, (), ("root",), (), as_dtype("float32"))
+def new_root() -> Node:
+    """Where a trie begins."""
+    return Node(LEAF, (), ("root",), (), as_dtype("float32"))
+
+
+_root = new_root()
 _trie_size = 0
 trie_resets = 0
 
@@ -135,11 +143,14 @@ trie_resets = 0
 def _trie_root() -> Node:
     global _root, _trie_size, trie_resets
     if _trie_size > MAX_TRIE_NODES:
-        _root = Node(LEAF, (), ("root",), (), as_dtype("float32"))
+        _root = new_root()
         _trie_size = 0
         trie_resets += 1
     return _root
 
+
+journal: list[tuple[Handle, Buffer]] | None = None
+"""While ``lezero.debug`` watches: handles written to, and the values they had."""
 
 STATE = _State()
 capturing = 0
@@ -193,7 +204,10 @@ def _same_attrs(rec: Recording, ours: tuple, theirs: tuple) -> bool:
         elif type(a) is Dim:
             if type(b) is Dim and b.expr != a.expr:
                 return False
-            if dims.evaluate(a.expr, bindings) != b:
+            try:
+                if dims.evaluate(a.expr, bindings) != b:
+                    return False
+            except IndexError:  # an extent this recording has not seen yet
                 return False
         elif type(b) is Dim or a != b or a.__class__ is not b.__class__:
             return False
@@ -218,7 +232,7 @@ def _branch(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple, grad
             tail.next = node
             return node
     found = _infer(rec, op, inputs, attrs)
-    shape, dtype, device, weak, differentiable, guards, signature = found
+    shape, dtype, device, weak, differentiable, guards, signature, symbolic = found
     tracks = False
     if grad_mode and differentiable:
         for n in inputs:
@@ -227,6 +241,7 @@ def _branch(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple, grad
                 break
     node = Node(op, inputs, attrs, shape, dtype, device, weak=weak, tracks=tracks, site=STATE.site or _user_site())
     node.signature = signature
+    node.symbolic = symbolic
     if guards:
         node.guards = guards
     return _append(rec, node, grad_mode)
@@ -266,7 +281,7 @@ def _attrs_key(attrs: tuple) -> tuple:
 
 
 def _infer(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple) -> tuple:
-    """(shape, dtype, device, weak, differentiable, guards, signature) of an operation; looked up where it was inferred before."""
+    """(shape, dtype, device, weak, differentiable, guards, signature, symbolic) of an operation; looked up where known."""
     key = (op, tuple([id(n.signature or _signature(n)) for n in inputs]), _attrs_key(attrs) if attrs else attrs)
     found = _inferred.get(key)
     if found is not None and (not found[5] or all(dims.holds(g, rec.bindings) for g in found[5])):
@@ -286,6 +301,7 @@ def _infer(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple) -> tu
         _inferred.clear()  # the signatures stay: keys are their identities
     found = _inferred[key] = (
         shape, dtype, device, weak, op.differentiable and dtype.differentiable, tuple(guards), signature,
+        any(type(d) is Dim for d in shape),
     )  # fmt: skip
     return found
 
@@ -338,7 +354,7 @@ def _user_site() -> tuple[str, int] | None:
         if inside is None:
             if len(_ours) > 20_000:
                 _ours.clear()
-            inside = _ours[code] = code.co_filename.startswith(_PACKAGE)
+            inside = _ours[code] = code.co_filename.startswith(_NOT_USERS)
         if not inside:
             return code.co_filename, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
@@ -500,6 +516,8 @@ def adopt(t: Handle, value: Handle) -> None:
         STATE.adopted.append(t)
     if STATE.capture is not None:
         STATE.capture.before_write(t)
+    if journal is not None and t._buffer is not None:
+        journal.append((t, t._buffer))
     if value._rec is not rec:  # a realised value: give it a node in this recording
         value = record(REGISTRY["identity"], (value,), ())
     t._rec, t._node, t._buffer, t._shape = value._rec, value._node, None, None

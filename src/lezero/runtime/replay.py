@@ -63,7 +63,18 @@ class Segment:
         return all(dims.holds(g, rec.bindings) for g in self.guards)
 
     def follow(self, rec: Recording) -> None:
-        """Do it again."""
+        """Do it again, all of it even when an interrupt comes in between."""
+        leaves, scalars = len(rec.leaf_nodes), len(rec.scalars)
+        try:
+            self._follow(rec)
+        except BaseException:
+            for parallel in (rec.leaf_nodes, rec.leaf_handles, rec.buffers):
+                del parallel[leaves:]
+            del rec.scalars[scalars:]
+            self._follow(rec)
+            raise
+
+    def _follow(self, rec: Recording) -> None:
         import numpy as np
 
         leaf_nodes, leaf_handles, buffers, imported = rec.leaf_nodes, rec.leaf_handles, rec.buffers, rec.imported
@@ -88,8 +99,7 @@ class Segment:
             handles.append(r)
             if t._requires_grad:
                 rec.variables[node] = t
-        rec.tail = self.end
-        rec.count += self.count
+        rec.tail, rec.count = self.end, rec.count + self.count
 
 
 def replayed(key: Hashable, fn: Callable[[], Any], reads: Sequence[Handle]) -> Any:

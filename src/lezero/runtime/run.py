@@ -8,9 +8,11 @@ keep their past.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,9 @@ from lezero.runtime.recorder import STATE, Handle, Recording
 
 MAX_PLANS = 512
 """Compiled programs kept; the least recently used goes first."""
+
+inspect: Callable[[Recording, Any, Any], None] | None = None
+"""Called with a recording, its ending and the backend before a run; what it raises stops the run (``lezero.debug``)."""
 
 _lock = threading.RLock()
 _plans: OrderedDict[tuple, Plan] = OrderedDict()
@@ -68,6 +73,7 @@ class Statistics:
     nodes: int = 0
     plans_built: int = 0
     plan_evictions: int = 0
+    last: tuple[Plan, list[int], int] | None = None  # plan, extents and operations of the last run
 
 
 statistics = Statistics()
@@ -135,10 +141,11 @@ def _run(rec: Recording) -> None:
         _release(rec)
         return
     ending = _ending(rec, handles)
-    h = None
-    donated = _donatable(rec) if not ending.waiting else frozenset()
     backend = registry.current()
-    key = (ending, donated, tuple([b.order for b in rec.buffers]), backend.name, backend.plan_key())
+    if inspect is not None:
+        inspect(rec, ending, backend)
+    donated = _donatable(rec) if not ending.waiting else frozenset()
+    key = (ending.goal, donated, tuple([b.order for b in rec.buffers]), backend.name, backend.plan_key())
     plan = _plans.get(key)
     if plan is None:
         plan = _build(rec, ending, donated, backend)
@@ -150,15 +157,32 @@ def _run(rec: Recording) -> None:
         _plans.move_to_end(key)
     inputs = [rec.buffers[i] for i in plan.leaves]
     gone = [k for k, i in enumerate(plan.leaves) if i in donated]
+    interrupt = None
     try:
         results = plan.program.run(inputs, rec.bindings, gone)
+    except BaseException as error:
+        results = getattr(error, "results", None)
+        if results is None:
+            if state.recording is not rec and not state.recording.count and not state.recording.leaf_nodes:
+                state.recording = rec  # nothing was overwritten: what was recorded still stands
+            raise
+        interrupt = error  # it came too late: the run is complete
+    try:
+        _hand_out(rec, plan, ending, handles, results)
     except BaseException:
-        if state.recording is not rec and not state.recording.count and not state.recording.leaf_nodes:
-            state.recording = rec  # nothing was overwritten: what was recorded still stands
+        _hand_out(rec, plan, ending, handles, results)
         raise
     plan.runs += 1
     statistics.runs += 1
     statistics.nodes += rec.count
+    statistics.last = (plan, rec.bindings, rec.count)
+    _release(rec)
+    if interrupt is not None:
+        raise interrupt
+
+
+def _hand_out(rec: Recording, plan: Plan, ending: Ending, handles: list[Handle], results: list[Buffer]) -> None:
+    """Give handles the values they stand for; may be called again when an interrupt cut it short."""
     past = None
     if ending.waiting:
         known = dict(zip(rec.leaf_nodes, rec.buffers))
@@ -171,7 +195,6 @@ def _run(rec: Recording) -> None:
         h._dynamic = dynamic
         if fate is not None and not h._requires_grad:
             h._history = FREED if fate is FREED else (past, h._node)
-    _release(rec)
 
 
 class Ending:
@@ -179,17 +202,19 @@ class Ending:
 
     outputs : the nodes to compute
     waiting : those a gradient may still be asked for
+    goal : the same object for all endings of a trace that compute the same, whichever handles stand for it
     positions, dynamic, fates : for each live handle its output, its axes with symbolic extents, and what becomes of its
         history (None, FREED, or "past")
     """
 
-    __slots__ = ("dynamic", "fates", "outputs", "positions", "waiting")
+    __slots__ = ("dynamic", "fates", "goal", "outputs", "positions", "waiting")
 
     def __init__(self, rec: Recording, nodes: list[Node]):
         freed = set(reachable(rec.freed)) if rec.freed else set()
         self.outputs = tuple(sorted(dict.fromkeys(nodes), key=lambda n: n.index))
         place = {n: k for k, n in enumerate(self.outputs)}
         self.waiting = tuple(n for n in self.outputs if n.tracks and n not in freed and n not in rec.variables)
+        self.goal: object = object()
         waiting = set(self.waiting)
         self.positions = [place[n] for n in nodes]
         self.dynamic = [tuple(i for i, d in enumerate(n.shape) if type(d) is Dim) for n in nodes]
@@ -204,9 +229,14 @@ def _ending(rec: Recording, handles: list[Handle]) -> Ending:
         tail.plans = {}
     ending = tail.plans.get(key)
     if ending is None:
+        ending = Ending(rec, nodes)  # type: ignore[arg-type]
+        for other in tail.plans.values():
+            if other.outputs == ending.outputs and other.waiting == ending.waiting:
+                ending.goal = other.goal
+                break
         if len(tail.plans) >= 32:
             tail.plans.clear()
-        ending = tail.plans[key] = Ending(rec, nodes)  # type: ignore[arg-type]
+        tail.plans[key] = ending
     return ending
 
 
@@ -220,7 +250,9 @@ def _donatable(rec: Recording) -> frozenset[int]:
     buffers = rec.buffers
     scalars = {i for i, _ in rec.scalars}
     # references: the list and getrefcount's argument
-    return frozenset(i for i in range(len(buffers)) if count(buffers[i]) <= 2 and i not in scalars)
+    return frozenset(
+        i for i in range(len(buffers)) if count(buffers[i]) <= 2 and i not in scalars and type(buffers[i]) is Buffer
+    )
 
 
 def _build(rec: Recording, ending: Ending, donated: frozenset[int], backend: Any) -> Plan:
@@ -287,4 +319,25 @@ def stats() -> dict[str, Any]:
         "trie_nodes": recorder._trie_size,
         "trie_resets": recorder.trie_resets,
         **registry.current().memory_stats(),
+        "last_run": _last_run(),
     }
+
+
+def _last_run() -> dict[str, Any]:
+    """The last run in numbers: as recorded (one kernel for each operation, nothing fused), and as it was run."""
+    from lezero.runtime.figures import restructured, unfused
+
+    if statistics.last is None:
+        return {}
+    plan, bindings, count = statistics.last
+    before, after = unfused(plan.graph.at(bindings), count), restructured(plan.program, bindings)
+    return {"recorded": vars(before), "restructured": None if after is None else vars(after)}
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # whoever held it is not here
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

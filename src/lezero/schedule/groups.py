@@ -22,6 +22,8 @@ from lezero.schedule.layout import Order, _Seen, linear, row_major
 MAX_NODES = 64
 MAX_ACCESSES = 30
 MAX_INLINE = 48
+SPLIT_WORK = 1 << 16
+"""Elements from which a reduction to a few long rows is worth a combine phase: below, all threads together are no faster."""
 
 
 @dataclass(eq=False)
@@ -130,7 +132,7 @@ class Grouping:
         return out
 
     def _reach(self, node: Node, position: tuple[Ix, ...], mask: Mask | None, out: list[Access]) -> None:
-        if node.op.kind == "view" and node not in self.group_of:
+        if node.op.kind == "view" and (node not in self.group_of or self.inline(node)):
             for k, at, m in pieces(node, position):
                 both = m if mask is None else mask if m is None else mask & m
                 self._reach(node.inputs[k], at, both, out)
@@ -439,7 +441,7 @@ class Grouping:
         if inner is not None and inner.name in reduced:
             if size <= 16 and rows >= 64:
                 return "lane"
-            if rows < 4 * self.threads and size >= 8192:
+            if rows < 4 * self.threads and rows * size >= SPLIT_WORK:
                 return "split"
             return "row"
         if size <= 64 or rows >= 512 * self.threads:
@@ -460,7 +462,8 @@ class Grouping:
                 continue
             if len(group.nodes) + len(other.nodes) > MAX_NODES:
                 continue
-            self._merge(group, other)
+            if not self._merge(group, other) and self._merge(other, group):
+                group = other
 
     def _merge(self, group: Group, other: Group) -> bool:
         """Move everything of `other` into `group`; leaves both as they were if that does not work."""
@@ -469,7 +472,12 @@ class Grouping:
                 continue
             if (g.ancestors & other.bit and group.ancestors & g.bit) or (g.ancestors & group.bit and other.ancestors & g.bit):
                 return False
-        if other.outer or (other.reduced is not None and group.reduced is not None and other.style != group.style):
+        if other.outer:
+            return False
+        over_rows = not same(prod(other.shape), prod(group.shape))
+        if over_rows and not self._only_for(other, group):
+            return False
+        if not over_rows and other.reduced is not None and group.reduced is not None and other.style != group.style:
             return False
         saved = _save(group), _save(other), [g.ancestors for g in self.groups]
         members = sorted(group.nodes + other.nodes, key=self._rank.__getitem__)
@@ -484,21 +492,55 @@ class Grouping:
             if g.ancestors & old_bit:
                 g.ancestors |= group.bit
         group.ancestors = (saved[0][-1] | saved[1][-1]) & ~old_bit & ~group.bit
-        for n in members:
-            if self._try(group, n) is not None:
-                for m in mine + theirs:
-                    self.group_of.pop(m, None)
-                _load(group, saved[0])
-                _load(other, saved[1])
-                for g, a in zip(self.groups, saved[2]):
-                    g.ancestors = a
-                for m in mine:
-                    self.group_of[m] = group
-                for m in theirs:
-                    self.group_of[m] = other
-                return False
+        if not self._place_all(group, members):
+            for m in mine + theirs:
+                self.group_of.pop(m, None)
+            _load(group, saved[0])
+            _load(other, saved[1])
+            for g, a in zip(self.groups, saved[2]):
+                g.ancestors = a
+            for m in mine:
+                self.group_of[m] = group
+            for m in theirs:
+                self.group_of[m] = other
+            return False
         for g in self.groups:
             g.ancestors &= ~old_bit
+        return True
+
+    def _only_for(self, other: Group, group: Group) -> bool:
+        """Whether nobody else will want what `other` computes: it may wait until all rows of `group` are done."""
+        members = {*other.nodes, *group.nodes}
+        outputs = set(self.graph.outputs)
+        return not any(n in outputs or self._readers(n) - members for n in other.nodes)
+
+    def _readers(self, node: Node) -> set[Node]:
+        """Nodes that read a value, also through views and inlined nodes."""
+        found: set[Node] = set()
+        todo = list(self.users.get(node, ()))
+        while todo:
+            n = todo.pop()
+            if n in self.group_of or n.op.kind not in ("view", "elementwise") or (n.op.kind != "view" and not self.inline(n)):
+                found.add(n)
+            else:
+                todo += self.users.get(n, ())
+        return found
+
+    def _place_all(self, group: Group, members: list[Node]) -> bool:
+        """Join every member to an empty group, in an order that works: sums over rows fit once something else made rows."""
+        left = members
+        while left:
+            waiting: list[Node] = []
+            missing = set(left)
+            for n in left:
+                needs = {a.node for a in self.accesses(n, tuple(Ix.of(Var(f"p{k}", d)) for k, d in enumerate(_space(n))))}
+                if needs & missing or self._try(group, n) is not None:
+                    waiting.append(n)
+                else:
+                    missing.discard(n)
+            if len(waiting) == len(left):
+                return False
+            left = waiting
         return True
 
 

@@ -413,12 +413,38 @@ class _Lowering:
                 out.append(ir.Acc(self._acc(n), self._acc_type(n), start(kind, self._acc_type(n))))
         return out
 
+    def _in_place(self) -> tuple[tuple[Node, Node], ...]:
+        """(result, input) where the result may take the input's memory: the input is read at the element that is written,
+        and no store that follows in the iteration reads it."""
+        pairs = []
+        later: set[Node] = set()
+        for n in reversed(self.stored):
+            for x, at in self.loaded.items():
+                if x.dtype is n.dtype and at == {self.written[n]} and x not in later:
+                    pairs.append((n, x))
+            later |= self._arrays(self.value(n, self.group.index[n]))
+        return tuple(pairs)
+
+    def _arrays(self, value: ir.Value) -> set[Node]:
+        """The arrays a value is loaded from."""
+        names = list(self.buffers)
+        found: set[Node] = set()
+        seen: set[ir.Value] = set()
+        todo = [value]
+        while todo:
+            v = todo.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            if v.op == "load":
+                found.add(names[v.attr])
+            todo.extend(v.args)
+        return found
+
     def _finish(self, body: list[ir.Stmt], work: int, limit: int, **more: Any) -> Lowered:
         name = ".".join(dict.fromkeys(n.op.name for n in self.group.nodes if n.op.name not in ("cast", "constant")))
         if self.group.reduced is None:
-            more["in_place"] = tuple(
-                (n, x) for n in self.stored for x, at in self.loaded.items() if x.dtype is n.dtype and at == {self.written[n]}
-            )
+            more["in_place"] = self._in_place()
         kernel = ir.Kernel(
             name[:60] or "copy",
             tuple(ir.Buffer(t, m) for t, m in self.types),

@@ -22,7 +22,7 @@ FLOATS = frozenset(("f32", "f64", "bf16", "f16"))
 
 def prepare(graph: Graph, leaf_orders: dict[Node, Order]) -> tuple[Graph, dict[Node, Order]]:
     """The graph with copies where they are needed, and every node's memory order."""
-    graph = graph.rebuild(_products_of_integers)
+    graph = _narrowed(graph.rebuild(_products_of_integers))
     forced: dict[Node, Order] = dict(leaf_orders)
     copies: dict[tuple[Node, Order], Node] = {}
     orders = infer_orders(graph, forced)
@@ -58,7 +58,13 @@ def prepare(graph: Graph, leaf_orders: dict[Node, Order]) -> tuple[Graph, dict[N
 
 
 def _with_orders(node: Node, inputs: tuple[Node, ...], orders: dict[Node, Order], forced: dict[Node, Order]):
-    return [(x, forced.get(x, orders[n])) for n, x in zip(node.inputs, inputs)]
+    """Operands and the orders they lie in; leaves whose extents were settled are read as the leaves they are."""
+    pairs = []
+    for n, x in zip(node.inputs, inputs):
+        if x.op.name == "reshape" and x.inputs[0].op.is_leaf and x.shape == x.inputs[0].shape:
+            n = x = x.inputs[0]
+        pairs.append((x, forced.get(x, orders[n])))
+    return pairs
 
 
 def _wanted(node: Node) -> tuple[Order, ...]:
@@ -130,6 +136,43 @@ def matrix(x: Node, order: Order, orders: dict[Node, Order] | None = None) -> Ma
         else:
             return None
     return Matrices(node, place.constant, 0 if batch is None else batch, row, column)
+
+
+MAX_PIECES = 16
+"""Values that a chain of views may put together without memory in between."""
+
+
+def _narrowed(graph: Graph) -> Graph:
+    """Joins of many values in several steps with memory in between, so that no kernel reads hundreds of arrays."""
+    width: dict[Node, int] = {}
+
+    def stored(x: Node) -> Node:
+        if width.get(x, 1) == 1:
+            return x
+        return Node(REGISTRY["identity"], (x,), (), x.shape, x.dtype, x.device, site=x.site)
+
+    def change(node: Node, inputs: tuple[Node, ...]) -> Node:
+        if node.op.kind != "view":
+            return node if node.op.is_leaf else with_inputs(node, inputs)
+        if sum(width.get(x, 1) for x in inputs) > MAX_PIECES:
+            inputs = tuple(stored(x) for x in inputs)
+        while len(inputs) > MAX_PIECES and node.op.name == "concatenate":
+            (axis,) = node.attrs
+            parts = [inputs[k : k + MAX_PIECES] for k in range(0, len(inputs), MAX_PIECES)]
+            inputs = tuple(stored(_joined(node, part, axis)) for part in parts)
+        node = with_inputs(node, inputs)
+        width[node] = sum(width.get(x, 1) for x in inputs)
+        return node
+
+    def _joined(node: Node, part: tuple[Node, ...], axis: int) -> Node:
+        shape = list(part[0].shape)
+        for x in part[1:]:
+            shape[axis] = shape[axis] + x.shape[axis]
+        made = Node(node.op, part, node.attrs, tuple(shape), node.dtype, node.device, site=node.site)
+        width[made] = len(part)
+        return made
+
+    return graph.rebuild(change)
 
 
 def _products_of_integers(node: Node, inputs: tuple[Node, ...]) -> Node:

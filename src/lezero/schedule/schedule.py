@@ -7,6 +7,7 @@ over inputs.  ``Schedule.instantiate`` is size arithmetic: launches with their i
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -15,6 +16,7 @@ from typing import Any
 from lezero.codegen.emit import kernel_source
 from lezero.codegen.launch import KernelSource
 from lezero.codegen.target import Target
+from lezero.graph.dim import identical
 from lezero.graph.node import Graph, Node
 from lezero.schedule.contractions import Contracted
 from lezero.schedule.groups import Group, Grouping
@@ -39,6 +41,12 @@ class Step:
         return self.what.name if isinstance(self.what, Contracted) else self.what[0].kernel.name
 
 
+    @property
+    def combines(self) -> bool:
+        """Whether partial results are put together after the tasks."""
+        return not isinstance(self.what, Contracted) and any(k.kernel.combine is not None for k in self.what)
+
+
 @dataclass
 class Record:
     """A kernel to launch, possibly over several sets of operands."""
@@ -49,6 +57,8 @@ class Record:
     combine_tasks: int
     scratch_bytes: int
     overwrites: bool
+    beside: bool  # runs at the same time as the record before it, as one launch of several codes
+    moved_bytes: int
 
 
 @dataclass
@@ -67,6 +77,7 @@ class Schedule:
     grouping: Grouping
     orders: dict[Node, Order]
     steps: list[list[Step]]  # steps of one entry share a record
+    beside: frozenset[int]  # entries of `steps` that run at the same time as the one before
     reused: dict[Node, Node]  # output -> donated leaf whose memory it takes
     target: Target
     threads: int
@@ -74,12 +85,13 @@ class Schedule:
 
     @property
     def kernels(self) -> int:
-        return len(self.steps)
+        """How many there are: groups that run at the same time are one launch."""
+        return len(self.steps) - len(self.beside)
 
     def instantiate(self, bindings: Sequence[int]) -> Instance:
         """Launches and memory for given extents of the symbols."""
         outputs = set(self.graph.outputs)
-        raw: list[tuple[KernelSource, str, list[tuple[list[Any], list[int], tuple[int, ...], int]], int, int, bool]] = []
+        raw: list[tuple[KernelSource, str, list[tuple[list[Any], list[int], tuple[int, ...], int]], int, int, bool, bool, int]] = []
         life: dict[Any, list[int]] = {}  # name -> [bytes, first, last]
         moved = 0
 
@@ -98,9 +110,9 @@ class Schedule:
                 size = sizes[n] = prod(number(d, bindings) for d in n.shape) * n.dtype.itemsize
             return size
 
-        for steps in self.steps:
+        for entry, steps in enumerate(self.steps):
             for launches in _aligned([self._launches(s, bindings) for s in steps]):
-                at = len(raw)
+                at, before = len(raw), moved
                 sets = []
                 for step, (operands, offsets, params, tasks, workspaces) in zip(steps, [x[1:] for x in launches]):
                     for name in operands:
@@ -114,15 +126,15 @@ class Schedule:
                     sets.append((names, offsets, params, tasks))
                 source, label, combine, overwrites = launches[0][0]
                 scratch = max(source.scratch(p) for _, _, p, _ in sets)
-                raw.append((source, label, sets, combine, scratch, overwrites))
+                raw.append((source, label, sets, combine, scratch, overwrites, entry in self.beside, moved - before))
         offsets_, arena = pack([Interval(name, size, first, last) for name, (size, first, last) in life.items()])
         records = []
-        for source, label, sets, combine, scratch, overwrites in raw:
+        for source, label, sets, combine, scratch, overwrites, beside, touched in raw:
             placed = [
                 ([("arena", offsets_[n] + o) if n in offsets_ else (self.reused.get(n, n), o) for n, o in zip(names, offs)], params, tasks)
                 for names, offs, params, tasks in sets
             ]
-            records.append(Record(source, label, placed, combine, scratch, overwrites))
+            records.append(Record(source, label, placed, combine, scratch, overwrites, beside, touched))
         shapes = [tuple(number(d, bindings) for d in n.shape) for n in self.graph.outputs]
         return Instance(records, arena, shapes, moved)
 
@@ -176,10 +188,9 @@ def build(
     for g in grouping.groups:
         stored |= g.reads
     steps = [_step(g, grouping, stored) for g in grouping.groups if g.nodes]
-    ordered = _order(steps, set(graph.outputs))
-    return Schedule(
-        graph, grouping, orders, ordered, _reuse(ordered, graph, orders, donatable), target, threads, grouping.refusals
-    )
+    ordered, beside = order_steps(steps)
+    reused = _reuse(ordered, beside, graph, orders, donatable)
+    return Schedule(graph, grouping, orders, ordered, beside, reused, target, threads, grouping.refusals)
 
 
 def _step(group: Group, grouping: Grouping, stored: set[Node]) -> Step:
@@ -196,11 +207,15 @@ def _step(group: Group, grouping: Grouping, stored: set[Node]) -> Step:
     return Step(group, kernels, [kernel_source(k.kernel) for k in kernels], reads, writes)
 
 
-def _order(steps: list[Step], outputs: set[Node]) -> list[list[Step]]:
-    """Steps in an order that respects what they read, in recorded order where there is a choice.
+SMALL = 4096
+"""Elements up to which a result may wait for the end of the run."""
 
-    Steps that only write results nobody else reads (the updates of parameters) come last, and those of them that run the
-    same machine code share one record.
+
+def order_steps(steps: list[Step]) -> tuple[list[list[Step]], frozenset[int]]:
+    """Steps in an order that respects what they read, in recorded order where there is a choice; and what runs together.
+
+    Steps that only write results nobody else reads (the updates of parameters) come last: all of them are one launch.
+    Those that run the same machine code share an entry, the other entries of the launch run beside the first.
     """
     writer = {n: s for s in steps for n in s.writes}
     read_by_others = {n for s in steps for n in s.reads}
@@ -209,11 +224,12 @@ def _order(steps: list[Step], outputs: set[Node]) -> list[list[Step]]:
     for s, before in needs.items():
         for b in before:
             users[b].append(s)
-    last = [s for s in steps if len(s.sources) == 1 and not any(n in read_by_others for n in s.writes)]
+    final = [s for s in steps if not any(n in read_by_others for n in s.writes) and s.group.kind == "loops" and not s.combines]
     same_code: dict[str, list[Step]] = {}
-    for s in last:
+    for s in final:
         same_code.setdefault(s.sources[0].key, []).append(s)
-    shared = {s for group in same_code.values() if len(group) > 1 and not group[0].sources[0].has_combine for s in group}
+    same_code = {k: ss for k, ss in same_code.items() if len(ss) > 1 or all(prod(n.shape) <= SMALL for n in ss[0].writes)}
+    shared = {s for ss in same_code.values() for s in ss}
     rank = {s: i for i, s in enumerate(steps)}
     missing = {s: len(before) for s, before in needs.items()}
     ready = [(rank[s], s) for s in steps if not missing[s] and s not in shared]
@@ -229,35 +245,37 @@ def _order(steps: list[Step], outputs: set[Node]) -> list[list[Step]]:
             if not missing[u] and u not in shared:
                 count += 1
                 heapq.heappush(ready, (rank[u], count, u))
-    out += [group for group in same_code.values() if group[0] in shared]
+    first = len(out)
+    out += same_code.values()
     if sum(map(len, out)) != len(steps):
         raise AssertionError("the kernels of this graph depend on each other in a circle")
-    return out
+    return out, frozenset(range(first + 1, len(out)))
 
 
-def _reuse(ordered: list[list[Step]], graph: Graph, orders: dict[Node, Order], donatable: frozenset[Node]) -> dict[Node, Node]:
+def _reuse(
+    ordered: list[list[Step]], beside: frozenset[int], graph: Graph, orders: dict[Node, Order], donatable: frozenset[Node]
+) -> dict[Node, Node]:
     """Outputs that take the memory of a donated input: read last, element by element, in the kernel that writes them."""
     outputs = set(graph.outputs)
-    last: dict[Node, int] = {}
-    for at, steps in enumerate(ordered):
-        for s in steps:
-            for n in s.reads:
-                last[n] = at
+    launches: list[list[Step]] = []
+    for entry, steps in enumerate(ordered):
+        if entry in beside:
+            launches[-1] = launches[-1] + steps
+        else:
+            launches.append(steps)
+    last = {n: at for at, steps in enumerate(launches) for s in steps for n in s.reads}
     reused: dict[Node, Node] = {}
-    for at, steps in enumerate(ordered):
-        readers: dict[Node, int] = {}
+    taken: set[Node] = set()
+    for at, steps in enumerate(launches):
+        readers = Counter(n for s in steps for n in s.reads)
         for s in steps:
-            for n in s.reads:
-                readers[n] = readers.get(n, 0) + 1
-        for s in steps:
-            if isinstance(s.what, Contracted):
+            if isinstance(s.what, Contracted) or len(s.what) != 1:
                 continue
-            for node, leaf in s.what[-1].in_place:
+            for node, leaf in s.what[0].in_place:
                 if (
-                    node in outputs and leaf in donatable and leaf not in reused.values() and node not in reused
-                    and last.get(leaf) == at and readers[leaf] == 1 and orders[node] == orders[leaf] and len(s.what) == 1
-                    and all(a is b or (type(a) is type(b) and a == b) for a, b in zip(node.shape, leaf.shape))
-                    and len(node.shape) == len(leaf.shape)
+                    node in outputs and leaf in donatable and leaf not in taken and node not in reused
+                    and last.get(leaf) == at and readers[leaf] == 1 and orders[node] == orders[leaf] and identical(node.shape, leaf.shape)
                 ):  # fmt: skip
                     reused[node] = leaf
+                    taken.add(leaf)
     return reused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from lezero.backends.cpu import arena, compiler
 from lezero.backends.cpu.detect import detect
 from lezero.backends.cpu.pool import default_pool, get_num_threads
-from lezero.backends.cpu.table import Table, TableBuilder
+from lezero.backends.cpu.table import RecordTimes, Table, TableBuilder
 from lezero.graph.dtype import DType
 from lezero.graph.node import Graph, Node
 from lezero.hal.backend import Backend, Program, Properties
@@ -21,6 +21,9 @@ from lezero.hal.buffer import Buffer
 from lezero.passes.pipeline import restructure
 from lezero.schedule.layout import row_major, same_memory
 from lezero.schedule.schedule import Instance, Schedule, build
+
+observer: Callable[[Instance, list[RecordTimes]], None] | None = None
+"""Told after each run when its records ran (``lezero.profiler``)."""
 
 MAX_TABLES = 64
 """Tables kept for each program; the least recently used goes first."""
@@ -56,7 +59,15 @@ class CpuProgram(Program):
             else:
                 outputs.append(_empty(shape, dtype, order))
         bases = np.array([self.backend.reserve(instance.arena_bytes), *(b.address for b in inputs), *(b.address for b in outputs)], np.int64)
-        default_pool().run(table, bases)
+        try:
+            if observer is None:
+                default_pool().run(table, bases)
+            else:
+                observer(instance, default_pool().profile(table, bases))
+        except BaseException as error:
+            if getattr(error, "completed", False):
+                error.results = outputs  # type: ignore[attr-defined]
+            raise
         return outputs
 
     def _table(self, key: tuple[int, ...]) -> tuple[Table, Instance]:
@@ -68,7 +79,7 @@ class CpuProgram(Program):
         builder = TableBuilder()
         for r, kernel in zip(instance.records, kernels):
             sets = [([(base[n], o) for n, o in operands], list(params), tasks) for operands, params, tasks in r.sets]
-            builder.add(kernel, sets, r.combine_tasks, r.scratch_bytes, r.overwrites, r.label)
+            builder.add(kernel, sets, r.combine_tasks, r.scratch_bytes, r.overwrites, r.label, not r.beside)
         made = self.tables[key] = (builder.build(), instance)
         if len(self.tables) > MAX_TABLES:
             self.tables.popitem(last=False)
@@ -112,6 +123,22 @@ class CpuBackend(Backend):
 
     def plan_key(self) -> Any:
         return get_num_threads()
+
+    def memory_stats(self) -> dict[str, int]:
+        stats, kernels = arena.default_allocator.stats(), compiler.default()
+        return {
+            "allocated_bytes": stats.current,
+            "peak_bytes": stats.peak,
+            "kept_bytes": stats.kept,
+            "arena_bytes": self._arena.nbytes,
+            "mappings": stats.mapped,
+            "kernels_loaded": len(kernels.memory),
+            "kernels_compiled": kernels.compiled,
+            "kernels_from_disk": kernels.disk_hits,
+        }
+
+    def reset_peak_memory_stats(self) -> None:
+        arena.default_allocator.reset_peak()
 
     def compile(self, graph: Graph, donatable: frozenset[int] = frozenset(), inputs: Sequence[Buffer] = ()) -> Program:
         orders = {leaf: b.order or row_major(leaf.ndim) for leaf, b in zip(graph.leaves, inputs)}

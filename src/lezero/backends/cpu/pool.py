@@ -42,7 +42,7 @@ class ThreadPool:
         symbols = self._code.symbols
         i64, pointer = ctypes.c_int64, ctypes.c_void_p
         self._walk = ctypes.CFUNCTYPE(i64, pointer, i64)(symbols["walk"])
-        self._settle = ctypes.CFUNCTYPE(None, pointer)(symbols["settle"])
+        self._settle = ctypes.CFUNCTYPE(i64, pointer)(symbols["settle"])
         self._work = ctypes.CFUNCTYPE(None, pointer, i64)(symbols["work"])
         self._stop = ctypes.CFUNCTYPE(None, pointer)(symbols["stop"])
         self._reset()
@@ -80,7 +80,8 @@ class ThreadPool:
         ------
         KeyboardInterrupt
             (Or whatever a signal handler raises.)  Before the first record that overwrites something: the run was
-            abandoned.  After it: the run was completed first.  Either way the pool can be used again.
+            abandoned.  After it: the run was completed first, and the exception's attribute ``completed`` is True.
+            Either way the pool can be used again.
         """
         self._run(table, bases, 0)
 
@@ -110,8 +111,8 @@ class ThreadPool:
                     # Signal handlers run between two calls.  A run shorter than a slice is one call.
                     while self._walk(self._address, _SLICE_NANOSECONDS) != walker.FINISHED:
                         pass
-                except BaseException:
-                    self._settle(self._address)
+                except BaseException as error:
+                    error.completed = bool(self._settle(self._address))  # type: ignore[attr-defined]
                     raise
             finally:
                 self._owner = None

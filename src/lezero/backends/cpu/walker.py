@@ -518,13 +518,14 @@ out:
 }
 
 ; The caller was interrupted between two calls of @walk, or beside one: abandon the run if it has not overwritten
-; anything, otherwise walk it to its end.  One call, so that a second interrupt finds everything settled.
-define void @settle(ptr %state) nounwind {
+; anything, otherwise walk it to its end.  Returns whether it has been completed.  One call, so that a second interrupt
+; finds everything settled.
+define i64 @settle(ptr %state) nounwind {
 entry:
   %next.at = getelementptr i8, ptr %state, i64 $NEXT
   %next = load i64, ptr %next.at
   switch i64 %next, label %begun [ i64 0, label %drop
-                                   i64 $FINISHED, label %out ]
+                                   i64 $FINISHED, label %completed ]
 begun:
   %decision = getelementptr i8, ptr %state, i64 $DECISION
   %swap = cmpxchg ptr %decision, i64 $UNDECIDED, i64 $ABORTED seq_cst seq_cst
@@ -535,12 +536,12 @@ abandon:
   br label %drop
 drop:
   store i64 $FINISHED, ptr %next.at
-  br label %out
+  ret i64 0
 complete:
   %end = call i64 @walk(ptr %state, i64 0)
-  br label %out
-out:
-  ret void
+  br label %completed
+completed:
+  ret i64 1
 }
 
 ; A worker's life: wait for a generation it has not seen, take part if that run is still open.

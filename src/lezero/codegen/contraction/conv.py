@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from lezero.codegen.contraction import depthwise
+from lezero.codegen.contraction import depthwise, planar
 from lezero.codegen.contraction.conv_weights import pack_weights
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
@@ -81,6 +81,8 @@ def plan_conv_forward(
     oh, ow = spec.out_size(h, w)
     if min(n, oh, ow) <= 0:
         return Plan([])
+    if spec.planar:
+        return planar.plan_forward(spec, n, h, w, threads, target, epilogue_params)
     if spec.depthwise:
         return depthwise.plan_forward(spec, n, h, w, threads, target, epilogue_params)
     (ci, co), (kh, kw), (dy, dx) = spec.per_group, spec.kernel, spec.dilation
@@ -128,6 +130,8 @@ def plan_conv_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, t
     oh, ow = spec.out_size(h, w)
     if min(n, h, w) == 0:
         return Plan([])
+    if spec.planar:
+        return planar.plan_input_grad(spec, n, h, w, threads, target)
     if spec.depthwise:
         return depthwise.plan_input_grad(spec, n, h, w, threads, target)
     (ci, co), (kh, kw) = spec.per_group, spec.kernel

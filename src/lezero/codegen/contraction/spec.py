@@ -44,15 +44,18 @@ class MatmulSpec:
 
 @dataclass(frozen=True)
 class ConvSpec:
-    """A 2-D convolution on channels-last activations.
+    """A 2-D convolution.
 
-    Activations are dense (N, H, W, C); weights are dense (O, I / groups, KH, KW), as the user holds them.
+    Activations are dense (N, H, W, C), or (N, C, H, W) if `planar`; weights are dense (O, I / groups, KH, KW), as the
+    user holds them.
 
     channels : (C, O).
     kernel, stride, dilation : (vertical, horizontal).
     padding : (top, left, bottom, right).
     dtype, out_dtype, epilogue : as in MatmulSpec; an epilogue's row is the pixel's number n * OH * OW + y * OW + x, its
-        column the channel.
+        column the channel.  If `planar`, its row is the plane's number n * O + o, its column the pixel y * OW + x in
+        the plane, its batch n and its channel o.
+    planar : for few channels; groups must be 1.
     """
 
     channels: tuple[int, int]
@@ -64,8 +67,11 @@ class ConvSpec:
     dtype: str = "f32"
     out_dtype: str = "f32"
     epilogue: Epilogue | None = None
+    planar: bool = False
 
     def __post_init__(self) -> None:
+        if self.planar and self.groups != 1:
+            raise ValueError(f"conv2d: planar kernels have one group, not {self.groups}; use planar=False")
         if self.channels[0] % self.groups or self.channels[1] % self.groups:
             raise ValueError(f"conv2d: groups={self.groups} divides neither in- nor out-channels {self.channels}")
 

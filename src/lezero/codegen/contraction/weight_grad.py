@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import gcd
 
-from lezero.codegen.contraction import depthwise
+from lezero.codegen.contraction import depthwise, planar_weight_grad
 from lezero.codegen.contraction.conv import FEW_CHANNELS, pad_image
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_panel_tiles, heights
 from lezero.codegen.contraction.pack import copy_panel, store_as, transpose_slot
@@ -34,6 +34,8 @@ BLOCK_BYTES = 384 << 10
 
 def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target) -> Plan:
     """Plan dw (O, I, KH, KW) of the spec's `out_dtype` from "x" (n, h, w, C) and "dy" (n, oh, ow, O)."""
+    if spec.planar:
+        return planar_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
     if spec.depthwise:
         return depthwise.plan_weight_grad(spec, n, h, w, threads, target)
     (ci, co), (kh, kw), (dilate_y, dilate_x) = spec.per_group, spec.kernel, spec.dilation

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lezero.graph.dtype import float64
 from lezero.ops import creation, movement, normalization
 from lezero.ops.arithmetic import lerp
+from lezero.runtime import scalar_input
 from lezero.runtime.recorder import assign, record
 from lezero.tensor import Tensor, no_grad
 
@@ -58,7 +60,8 @@ def batch_norm(
 
 
 def _move(running: Tensor, value: Tensor, momentum: Any) -> None:
-    moved = record(lerp, (running, value, momentum), ())
+    weight = momentum if isinstance(momentum, Tensor) else scalar_input(lambda: momentum, float64)
+    moved = record(lerp, (running, value, weight), ())
     assign(running, moved if moved.dtype is running.dtype else moved.to(running.dtype))
 
 

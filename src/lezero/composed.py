@@ -1,0 +1,358 @@
+"""Functions that compute, made of other operations; those of one tensor are also methods (``functions.py`` installs them).
+
+Names, arguments and results follow PyTorch.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from math import prod as _prod
+from typing import Any
+
+from lezero.graph import dtype as dt
+from lezero.ops.base import REGISTRY as OPS
+from lezero.ops.base import normalize_axis
+from lezero.rearranged import diagonal, roll
+from lezero.runtime.recorder import record
+from lezero.tensor import Pair, Tensor, tensor, where
+
+# -- element by element -----------------------------------------------------------------------------------------------
+
+
+def bitwise_not(input: Tensor) -> Tensor:
+    """Each bit turned round; logical for bools."""
+    return ~input
+
+
+def bitwise_left_shift(input: Tensor, other: Any) -> Tensor:
+    return record(OPS["bitwise_left_shift"], (input, other), ())
+
+
+def bitwise_right_shift(input: Tensor, other: Any) -> Tensor:
+    return record(OPS["bitwise_right_shift"], (input, other), ())
+
+
+def clamp_min(input: Tensor, min: Any) -> Tensor:
+    return input.clamp(min=min)
+
+
+def clamp_max(input: Tensor, max: Any) -> Tensor:
+    return input.clamp(max=max)
+
+
+def deg2rad(input: Tensor) -> Tensor:
+    return input * (math.pi / 180)
+
+
+def rad2deg(input: Tensor) -> Tensor:
+    return input * (180 / math.pi)
+
+
+def float_power(input: Tensor, exponent: Any) -> Tensor:
+    """The power, computed in float64."""
+    return input.double() ** (exponent.double() if isinstance(exponent, Tensor) else exponent)
+
+
+def fmax(input: Tensor, other: Tensor) -> Tensor:
+    """The larger; where one is NaN, the other."""
+    return where(input.isnan(), other, where(other.isnan(), input, record(OPS["maximum"], (input, other), ())))
+
+
+def fmin(input: Tensor, other: Tensor) -> Tensor:
+    """The smaller; where one is NaN, the other."""
+    return where(input.isnan(), other, where(other.isnan(), input, record(OPS["minimum"], (input, other), ())))
+
+
+def heaviside(input: Tensor, values: Tensor) -> Tensor:
+    """0 below zero, 1 above it, `values` at it."""
+    return where(input == 0, values, (input > 0)._cast(input.dtype))
+
+
+def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    """``|input - other| <= atol + rtol * |other|``."""
+    op = OPS["isclose"]
+    attrs = {k: v for k, v in (("rtol", rtol), ("atol", atol), ("equal_nan", equal_nan)) if k in op.attrs}
+    return record(op, (input, other), op.bind(attrs))
+
+
+def isneginf(input: Tensor) -> Tensor:
+    return input.isinf() & (input < 0)
+
+
+def isposinf(input: Tensor) -> Tensor:
+    return input.isinf() & (input > 0)
+
+
+def isreal(input: Tensor) -> Tensor:
+    return input.imag() == 0 if input.is_complex() else record(OPS["full"], (), (tuple(input.shape), True, dt.bool_))
+
+
+def ldexp(input: Tensor, other: Tensor) -> Tensor:
+    """``input * 2 ** other``."""
+    return input * (2.0**other)
+
+
+def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
+    """``log2(2 ** input + 2 ** other)``, without overflow."""
+    return (input * math.log(2)).logaddexp(other * math.log(2)) * (1 / math.log(2))
+
+
+def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    """``log(x / (1 - x))``, with x clamped to [eps, 1 - eps] where `eps` is given."""
+    x = input if eps is None else input.clamp(eps, 1 - eps)
+    return (x / (1 - x)).log()
+
+
+def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """NaN and infinities replaced, infinities by the largest finite numbers unless told otherwise."""
+    if input.dtype.kind != "f":
+        return input
+    import ml_dtypes
+
+    limit = ml_dtypes.finfo(input.dtype.numpy)
+    high, low = (float(limit.max) if posinf is None else posinf), (float(limit.min) if neginf is None else neginf)
+    out = where(input.isnan(), nan, input)
+    return where(isposinf(input), high, where(isneginf(input), low, out))._cast(input.dtype)
+
+
+def positive(input: Tensor) -> Tensor:
+    return input
+
+
+def sgn(input: Tensor) -> Tensor:
+    """The sign; for complex numbers ``z / |z|``."""
+    if not input.is_complex():
+        return input.sign()
+    size = input.abs()
+    return where(size == 0, 0, input / where(size == 0, 1, size))._cast(input.dtype)
+
+
+def signbit(input: Tensor) -> Tensor:
+    """Whether the sign bit is set (also that of -0.0)."""
+    if input.dtype.kind != "f":
+        return input < 0
+    return record(OPS["copysign"], (record(OPS["full"], (), ((), 1, input.dtype)), input), ()) < 0
+
+
+def sinc(input: Tensor) -> Tensor:
+    """``sin(pi x) / (pi x)``, 1 at 0."""
+    x = input * math.pi
+    return where(input == 0, 1, x.sin() / where(input == 0, 1, x))._cast(x.dtype)
+
+
+def true_divide(input: Tensor, other: Any) -> Tensor:
+    return input / other
+
+
+def xlogy(input: Tensor, other: Any) -> Tensor:
+    """``input * log(other)``, 0 where `input` is 0 (unless `other` is NaN)."""
+    other = other if isinstance(other, Tensor) else tensor(other, dtype=dt.floating(input.dtype))
+    zero = (input == 0) & ~other.isnan()
+    return where(zero, 0, input * where(zero, 1, other).log())
+
+
+# -- sums of products -------------------------------------------------------------------------------------------------
+
+
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """``beta * input + alpha * (mat1 @ mat2)``."""
+    product = mat1 @ mat2
+    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+
+
+addmv = baddbmm = addmm
+
+
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """``beta * input + alpha * sum over the batch of (batch1 @ batch2)``."""
+    product = (batch1 @ batch2).sum(0)
+    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+
+
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """``beta * input + alpha * outer(vec1, vec2)``."""
+    product = outer(vec1, vec2)
+    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+
+
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """Products of all elements of two vectors."""
+    return input.reshape(-1, 1) * vec2.reshape(1, -1)
+
+
+ger = outer
+
+
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """Sums of products along the last dimensions."""
+    if not input.ndim or not other.ndim:
+        return input * other
+    return tensordot(input, other, ([-1], [-1]))
+
+
+def vdot(input: Tensor, other: Tensor) -> Tensor:
+    return (input.conj() if input.is_complex() else input).matmul(other)
+
+
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    """Sums of products over the last `dims` dimensions of a and the first of b, or over the dimensions listed for each."""
+    if isinstance(dims, int):
+        over_a, over_b = list(range(a.ndim - dims, a.ndim)), list(range(dims))
+    else:
+        over_a, over_b = ([d] if isinstance(d, int) else list(d) for d in dims)
+    over_a = [normalize_axis("tensordot", d, a.ndim) for d in over_a]
+    over_b = [normalize_axis("tensordot", d, b.ndim) for d in over_b]
+    keep_a = [d for d in range(a.ndim) if d not in over_a]
+    keep_b = [d for d in range(b.ndim) if d not in over_b]
+    shape = (*(a.shape[d] for d in keep_a), *(b.shape[d] for d in keep_b))
+    k = _prod(a.shape[d] for d in over_a)
+    left = a.permute((*keep_a, *over_a)).reshape((_prod(a.shape[d] for d in keep_a), k))
+    right = b.permute((*over_b, *keep_b)).reshape((k, _prod(b.shape[d] for d in keep_b)))
+    return (left @ right).reshape(shape)
+
+
+def kron(input: Tensor, other: Tensor) -> Tensor:
+    """The Kronecker product."""
+    n = builtins.max(input.ndim, other.ndim)
+    a = (1,) * (n - input.ndim) + tuple(input.shape)
+    b = (1,) * (n - other.ndim) + tuple(other.shape)
+    left, right = input.reshape(tuple(x for d in a for x in (d, 1))), other.reshape(tuple(x for d in b for x in (1, d)))
+    return (left * right).reshape(tuple(x * y for x, y in zip(a, b)))
+
+
+def cross(input: Tensor, other: Tensor, dim: int = -1) -> Tensor:
+    """The vector product of 3-vectors along `dim`."""
+    d = normalize_axis("cross", dim, input.ndim)
+    if input.shape[d] != 3 or other.shape[d] != 3:
+        raise ValueError(
+            f"cross: dimension {dim} must have extent 3, got {int(input.shape[d])} and {int(other.shape[d])}"
+        )
+    return roll(input, -1, d) * roll(other, 1, d) - roll(input, 1, d) * roll(other, -1, d)
+
+
+def trace(input: Tensor) -> Tensor:
+    """The sum of a matrix's diagonal."""
+    return diagonal(input).sum()
+
+
+def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    return (input - other).norm(p)
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2) -> Tensor:
+    """Distances between all rows of x1 and all rows of x2."""
+    return (x1.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, dim=-1)
+
+
+# -- reductions and scans ---------------------------------------------------------------------------------------------
+
+
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return input.amin(dim, keepdim), input.amax(dim, keepdim)
+
+
+def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
+    return input._reduce("count_nonzero", dim, False)
+
+
+def cummax(input: Tensor, dim: int) -> Pair:
+    """(the largest so far, where it is)."""
+    return _cumulative("cummax", input, dim)
+
+
+def cummin(input: Tensor, dim: int) -> Pair:
+    """(the smallest so far, where it is)."""
+    return _cumulative("cummin", input, dim)
+
+
+def _cumulative(name: str, x: Tensor, dim: int) -> Pair:
+    from lezero.ops.scan import extreme_positions
+
+    op, axis = OPS[name], normalize_axis(name, dim, x.ndim)
+    y = record(op, (x,), op.bind({"axis": axis}))
+    return Pair(y, extreme_positions(y, x, axis))
+
+
+def diff(input: Tensor, n: int = 1, dim: int = -1) -> Tensor:
+    """Differences of neighbours, n times."""
+    for _ in range(n):
+        extent = input.shape[normalize_axis("diff", dim, input.ndim)]
+        input = input.narrow(dim, 1, extent - 1) - input.narrow(dim, 0, extent - 1)
+    return input
+
+
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
+    """The k-th smallest element (from 1), and where it is."""
+    d = normalize_axis("kthvalue", dim, input.ndim)
+    if not 1 <= k <= int(input.shape[d]):
+        raise ValueError(f"kthvalue: k={k} is out of range for the extent {int(input.shape[d])} of dimension {dim}")
+    index = input.argsort(d).narrow(d, k - 1, 1)
+    values = input.gather(d, index)
+    return Pair(values, index) if keepdim else Pair(values.squeeze(d), index.squeeze(d))
+
+
+def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The middle element (the lower of two); with `dim`, (values, indices)."""
+    if dim is None:
+        flat = input.reshape(-1)
+        return kthvalue(flat, (int(flat.shape[0]) + 1) // 2).values
+    return kthvalue(input, (int(input.shape[normalize_axis("median", dim, input.ndim)]) + 1) // 2, dim, keepdim)
+
+
+def quantile(input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The `q`-quantile, interpolated linearly; several `q` (1-D) come first in the result."""
+    x = input.reshape(-1) if dim is None else input
+    d = normalize_axis("quantile", 0 if dim is None else dim, x.ndim)
+    q = q if isinstance(q, Tensor) else tensor(float(q), dtype=x.dtype)
+    ordered = x.sort(d).values.movedim(d, 0)
+    place = q * (ordered.shape[0] - 1)
+    low, high = place.floor(), place.ceil()
+    a, b = ordered[low.long()], ordered[high.long()]
+    weight = (place - low)._cast(x.dtype)
+    out = a + (b - a) * weight.reshape((*q.shape, *(1,) * (ordered.ndim - 1)))
+    if not keepdim:
+        return out
+    if dim is None:
+        return out.reshape((*q.shape, *(1,) * input.ndim))
+    return out.unsqueeze(q.ndim + d)
+
+
+def msort(input: Tensor) -> Tensor:
+    return input.sort(0).values
+
+
+def nansum(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The sum, NaN counting as 0."""
+    return where(input.isnan(), 0, input)._cast(input.dtype).sum(dim, keepdim)
+
+
+def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+    """The mean of what is not NaN."""
+    return nansum(input, dim, keepdim) / (~input.isnan()).sum(dim, keepdim)
+
+
+def var_mean(input: Tensor, dim: Any = None, correction: int = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return input.var(dim, correction, keepdim), input.mean(dim, keepdim)
+
+
+def std_mean(input: Tensor, dim: Any = None, correction: int = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return input.std(dim, correction, keepdim), input.mean(dim, keepdim)
+
+
+METHODS = """
+addbmm addmm addmv addr aminmax baddbmm bitwise_left_shift bitwise_not bitwise_right_shift clamp_max clamp_min
+count_nonzero cross cummax cummin deg2rad diff dist float_power fmax fmin ger heaviside inner isclose isneginf
+isposinf isreal kron kthvalue ldexp logaddexp2 logit median msort nan_to_num nanmean nansum outer positive
+quantile rad2deg sgn signbit sinc trace true_divide vdot xlogy
+"""  # which are methods of Tensor too
+IN_PLACE = """
+addbmm addmm addmv addr baddbmm bitwise_left_shift bitwise_not bitwise_right_shift clamp_max clamp_min deg2rad
+float_power heaviside ldexp logit nan_to_num rad2deg sgn sinc true_divide xlogy
+"""  # which of them have a form that writes in place
+FUNCTIONS = """
+addbmm addmm addmv addr aminmax baddbmm bitwise_left_shift bitwise_not bitwise_right_shift cdist clamp_max
+clamp_min count_nonzero cross cummax cummin deg2rad diff dist float_power fmax fmin ger heaviside inner isclose
+isneginf isposinf isreal kron kthvalue ldexp logaddexp2 logit median msort nan_to_num nanmean nansum outer
+positive quantile rad2deg sgn signbit sinc std_mean tensordot trace true_divide var_mean vdot xlogy
+"""  # for the top level

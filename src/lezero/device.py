@@ -1,0 +1,119 @@
+"""Devices and backends: which there are, which is used, what they have and what they have used.
+
+lz.device.set_backend("numpy")     # the oracle, op by op; "cpu" generates code
+lz.device.memory_stats()           # bytes in use and at the peak, the arena, the kernel cache
+"""
+
+from __future__ import annotations
+
+from lezero.hal import registry
+from lezero.hal.backend import Properties
+from lezero.runtime.run import run_now
+
+_PRECISIONS = ("highest", "high", "medium")
+_precision = "highest"
+
+
+def set_backend(name: str) -> None:
+    """Run everything from now on with the backend `name`; what has been recorded before runs first, with the old one.
+
+    The environment variable ``LEZERO_BACKEND`` sets the one a process begins with.
+    """
+    chosen = registry.load_backend(name)
+    if chosen is not registry.current():
+        run_now()
+    registry.set_backend(name)
+
+
+def get_backend() -> str:
+    """The name of the backend in use."""
+    return registry.get_backend()
+
+
+def list_backends() -> list[str]:
+    """Names of the installed backends; other packages add theirs through the entry-point group ``lezero.backends``."""
+    return registry.list_backends()
+
+
+def devices() -> list[str]:
+    """Devices of the backend in use, such as ``cpu`` or ``cuda:0``."""
+    return registry.current().devices()
+
+
+def properties(device: str = "cpu") -> Properties:
+    """Name, cores, bytes of memory and instruction-set level of a device."""
+    known = devices()
+    if device not in known:
+        raise ValueError(f"backend {get_backend()!r} has no device {device!r}; it has {', '.join(known)}")
+    return registry.current().properties(device)
+
+
+def synchronize() -> None:
+    """Run what has been recorded, and return when it has finished."""
+    run_now()
+    registry.current().synchronize()
+
+
+def memory_stats() -> dict[str, int]:
+    """What the backend counts.  On the CPU:
+
+    ========================== ==========================================================================================
+    ``allocated_bytes``        in tensors and in the arena now
+    ``peak_bytes``             the most there ever was, or since ``reset_peak_memory_stats()``
+    ``kept_bytes``             unused, kept to be used again
+    ``arena_bytes``            the arena of temporaries, which all programs share
+    ``mappings``               how often memory was asked of the operating system
+    ``kernels_loaded``         machine kernels in memory
+    ``kernels_compiled``       kernels compiled by this process
+    ``kernels_from_disk``      kernels found in the cache on disk
+    ========================== ==========================================================================================
+    """
+    return registry.current().memory_stats()
+
+
+def reset_peak_memory_stats() -> None:
+    """Count ``peak_bytes`` from what is in use now."""
+    registry.current().reset_peak_memory_stats()
+
+
+def set_num_threads(threads: int) -> None:
+    """Use `threads` threads for computing (also: ``LEZERO_NUM_THREADS``).
+
+    What is run with another number of threads is planned anew, because results are split by it: the same seed, thread count
+    and machine give the same bits.
+    """
+    from lezero.backends.cpu import pool
+
+    if not isinstance(threads, int) or isinstance(threads, bool):
+        raise TypeError(f"set_num_threads: an int is needed, got {type(threads).__name__}")
+    run_now()
+    pool.set_num_threads(threads)
+
+
+def get_num_threads() -> int:
+    """How many threads compute."""
+    from lezero.backends.cpu import pool
+
+    return pool.get_num_threads()
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """How exact products of float32 matrices are: ``"highest"``, ``"high"`` or ``"medium"``.
+
+    The setting is kept, and read back by :func:`get_float32_matmul_precision`.  All three compute full float32 products at
+    present; ``"high"`` is where products of three bfloat16 parts will be offered.
+    """
+    global _precision
+    if precision not in _PRECISIONS:
+        raise ValueError(f"set_float32_matmul_precision: one of {', '.join(_PRECISIONS)}, got {precision!r}")
+    _precision = precision
+
+
+def get_float32_matmul_precision() -> str:
+    return _precision
+
+
+__all__ = [
+    "Properties", "devices", "get_backend", "get_float32_matmul_precision", "get_num_threads", "list_backends", "memory_stats",
+    "properties", "reset_peak_memory_stats", "set_backend", "set_float32_matmul_precision", "set_num_threads", "synchronize",
+]  # fmt: skip

@@ -1,0 +1,336 @@
+"""Functions that move elements: arrangement, indexing, joining; those of one tensor are also methods (see ``composed``).
+
+Names, arguments and results follow PyTorch.  Those whose result's shape depends on values (``nonzero``, ``unique``,
+``masked_select``, ``bincount``) run what has been recorded first, and are refused inside ``lz.jit``.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lezero.graph import dtype as dt
+from lezero.ops import rearrange as _rearrange
+from lezero.ops.base import REGISTRY as OPS
+from lezero.ops.base import broadcast_shapes, normalize_axis
+from lezero.ops.indexing import wrapped as _wrapped
+from lezero.runtime.recorder import STATE, record
+from lezero.tensor import Tensor, arange, cat, rand, tensor, where, zeros
+
+
+def _values(name: str, t: Tensor) -> np.ndarray:
+    if STATE.capture is not None:
+        STATE.capture.refuse(f"{name} decides the shape of its result by values, so they are read")
+    return t.detach().numpy()
+
+
+# -- arrangement ------------------------------------------------------------------------------------------------------
+
+
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Diagonals of the matrices in two dimensions, as a new last one."""
+    op = OPS["diagonal"]
+    values = (offset, normalize_axis("diagonal", dim1, input.ndim), normalize_axis("diagonal", dim2, input.ndim))
+    return record(op, (input,), op.bind(dict(zip(op.attrs, values))))
+
+
+def diag_embed(input: Tensor, offset: int = 0) -> Tensor:
+    """Matrices with the last dimension on their diagonal."""
+    n = input.shape[-1] + abs(offset)
+    rows, columns = arange(n).unsqueeze(1), arange(n).unsqueeze(0)
+    padded = input
+    if offset:
+        rest = zeros(*input.shape[:-1], abs(offset), dtype=input.dtype)
+        padded = cat([rest, input] if offset > 0 else [input, rest], -1)
+    return where(columns - rows == offset, padded.unsqueeze(-2), 0)._cast(input.dtype)
+
+
+def diag(input: Tensor, diagonal: int = 0) -> Tensor:
+    """A matrix's diagonal, or the matrix with a vector as its diagonal."""
+    return diag_embed(input, diagonal) if input.ndim == 1 else _diagonal(input, diagonal)
+
+
+_diagonal = diagonal
+
+
+def diagflat(input: Tensor, offset: int = 0) -> Tensor:
+    return diag_embed(input.reshape(-1), offset)
+
+
+def fliplr(input: Tensor) -> Tensor:
+    return input.flip(1)
+
+
+def flipud(input: Tensor) -> Tensor:
+    return input.flip(0)
+
+
+def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
+    """Elements moved along `dims`, round the end; without `dims`, along all elements in row-major order."""
+    if dims is None:
+        return roll(input.reshape(-1), shifts, 0).reshape(input.shape)
+    shifts, dims = ((x,) if isinstance(x, int) else tuple(x) for x in (shifts, dims))
+    for shift, dim in zip(shifts, dims):
+        d = normalize_axis("roll", dim, input.ndim)
+        n = int(input.shape[d])
+        k = shift % n if n else 0
+        if k:
+            input = cat([input.narrow(d, n - k, k), input.narrow(d, 0, n - k)], d)
+    return input
+
+
+def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """Turned by 90 degrees, k times, from the first of `dims` towards the second."""
+    a, b = dims
+    if k % 4 == 0:
+        return input
+    if k % 4 == 2:
+        return input.flip(a, b)
+    return input.flip(b if k % 4 == 1 else a).transpose(a, b)
+
+
+def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
+    """Each element `repeats` times in a row; a tensor of repeats, one for each element, is read."""
+    x = input.reshape(-1) if dim is None else input
+    d = normalize_axis("repeat_interleave", 0 if dim is None else dim, x.ndim)
+    if isinstance(repeats, Tensor):
+        counts = np.broadcast_to(_values("repeat_interleave", repeats), (int(x.shape[d]),))
+        return x.index_select(d, tensor(np.repeat(np.arange(int(x.shape[d])), counts)))
+    return _rearrange.repeat_interleave(x, repeats, d)
+
+
+def tile(input: Tensor, *dims: Any) -> Tensor:
+    """Repeated along every dimension; dimensions not named are not."""
+    counts = tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
+    return input.repeat((1,) * (input.ndim - len(counts)) + tuple(counts))
+
+
+def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    return input.split(list(split_sizes), dim)
+
+
+def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut at the given positions, or into a number of parts whose extents differ by one at most."""
+    n = int(input.shape[normalize_axis("tensor_split", dim, input.ndim)])
+    if isinstance(indices_or_sections, int):
+        parts = indices_or_sections
+        sizes = [n // parts + (k < n % parts) for k in range(parts)]
+    else:
+        edges = [0, *(builtins.min(builtins.max(i if i >= 0 else n + i, 0), n) for i in indices_or_sections), n]
+        sizes = [builtins.max(b - a, 0) for a, b in zip(edges, edges[1:])]
+    return input.split(sizes, dim)
+
+
+def hsplit(input: Tensor, parts: int | Sequence[int]) -> tuple[Tensor, ...]:
+    return tensor_split(input, parts, 0 if input.ndim == 1 else 1)
+
+
+def vsplit(input: Tensor, parts: int | Sequence[int]) -> tuple[Tensor, ...]:
+    return tensor_split(input, parts, 0)
+
+
+def sum_to_size(input: Tensor, *size: Any) -> Tensor:
+    """Summed over the dimensions that broadcasting `size` to this shape would repeat."""
+    wanted = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+    extra = input.ndim - len(wanted)
+    axes = [i for i in range(input.ndim) if i < extra or (wanted[i - extra] == 1 and input.shape[i] != 1)]
+    return (input.sum(axes, keepdim=True) if axes else input).reshape(wanted)
+
+
+def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """Windows of `size` elements every `step` elements along a dimension, as a new last one (each holds copies)."""
+    d = normalize_axis("unfold", dimension, input.ndim)
+    count = (input.shape[d] - size) // step + 1
+    index = arange(count).unsqueeze(1) * step + arange(size)
+    return record(OPS["take"], (input, index), (d,)).movedim(d + 1, -1)
+
+
+# -- indexing ---------------------------------------------------------------------------------------------------------
+
+
+def take(input: Tensor, index: Tensor) -> Tensor:
+    """Elements of the flattened tensor."""
+    return input.reshape(-1)[index]
+
+
+def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    """With `source` added to the positions along `dim` that `index` names; all that meet are added up."""
+    d = normalize_axis("index_add", dim, input.ndim)
+    src = (source if alpha == 1 else source * alpha)._cast(input.dtype)
+    return record(OPS["index_add"], (input, _wrapped(index, input.shape[d]), src), (d,))
+
+
+def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """With `source` written to the positions along `dim` that `index` names."""
+    out = input.clone()
+    out[(slice(None),) * normalize_axis("index_copy", dim, input.ndim) + (index,)] = source
+    return out
+
+
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """With `value` at the positions along `dim` that `index` names."""
+    return index_copy(input, dim, index, value)
+
+
+def index_put(input: Tensor, indices: tuple, values: Any, accumulate: bool = False) -> Tensor:
+    """As ``input[indices] = values`` on a copy; with `accumulate`, added to what is there, all that meet together."""
+    out = input.clone()
+    if not accumulate:
+        out[tuple(indices)] = values
+        return out
+    if len(indices) != 1 and any(i.dtype is dt.bool_ for i in indices):
+        raise TypeError("index_put: accumulate=True takes integer indices")
+    where_ = tuple(_wrapped(i, n) for i, n in zip(indices, input.shape))
+    shape = record(OPS["gather_nd"], (input, *where_), ()).shape
+    values = (
+        (values if isinstance(values, Tensor) else tensor(values, dtype=input.dtype))._cast(input.dtype).expand(shape)
+    )
+    return record(OPS["scatter_nd_add"], (input, values, *where_), ())
+
+
+def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """With the elements of `source`, one after the other, where the mask holds."""
+    from lezero.ops.indexing import masked_scatter as rule
+
+    return rule(input, mask, source)
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements where the mask holds, as a vector; both are broadcast."""
+    shape = np.broadcast_shapes(tuple(map(int, input.shape)), tuple(map(int, mask.shape)))
+    return input.expand(shape)[mask.expand(shape)]
+
+
+def nonzero(input: Tensor, as_tuple: bool = False) -> Any:
+    """Positions that are not zero: one row each, or with `as_tuple` one vector for each dimension."""
+    found = np.nonzero(_values("nonzero", input))
+    return (
+        tuple(tensor(p) for p in found)
+        if as_tuple
+        else tensor(np.stack(found, 1) if found else np.zeros((0, 0), np.int64))
+    )
+
+
+def argwhere(input: Tensor) -> Tensor:
+    return nonzero(input)
+
+
+def unique(
+    input: Tensor,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """Distinct elements (or slices along `dim`) in ascending order; on request with the place of each, and the counts."""
+    found = np.unique(_values("unique", input), return_inverse=True, return_counts=True, axis=dim)
+    shape = tuple(map(int, input.shape)) if dim is None else (-1,)
+    out = [tensor(found[0])]
+    if return_inverse:
+        out.append(tensor(found[1].reshape(shape)))
+    if return_counts:
+        out.append(tensor(found[2]))
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each integer occurs, or the sum of its weights."""
+    values = _values("bincount", input)
+    n = builtins.max(minlength, int(values.max()) + 1 if values.size else 0)
+    source = record(OPS["full"], (), (tuple(input.shape), 1, dt.int64)) if weights is None else weights
+    return index_add(zeros(n, dtype=source.dtype), 0, input, source)
+
+
+def searchsorted(sorted_sequence: Tensor, input: Any, right: bool = False) -> Tensor:
+    """For each value the first position in a 1-D ascending tensor before which it can be inserted."""
+    from lezero.ops.indexing import searchsorted as rule
+
+    return rule(
+        sorted_sequence, input if isinstance(input, Tensor) else tensor(input, dtype=sorted_sequence.dtype), right
+    )
+
+
+def bucketize(input: Tensor, boundaries: Tensor, right: bool = False) -> Tensor:
+    return searchsorted(boundaries, input, right)
+
+
+def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
+    """int64 with a new last dimension: 1 at the class, 0 elsewhere; ``num_classes=-1`` reads the largest class."""
+    n = int(_values("one_hot", input).max()) + 1 if num_classes == -1 else num_classes
+    return record(OPS["one_hot"], (input,), (n,))
+
+
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
+    """Positions along the last dimension drawn with the given weights (which need not add up to 1)."""
+    n = int(input.shape[-1])
+    if not replacement:
+        if num_samples > n:
+            raise ValueError(f"multinomial: {num_samples} draws from {n} without replacement")
+        # the largest of log w + Gumbel noise is a draw by weight; the k largest are k draws without replacement
+        u = rand(*input.shape, dtype=dt.float64, generator=generator)
+        return (input.double().log() - (-(u.clamp(1e-300).log())).log()).topk(num_samples, -1).indices
+    total = input.double().cumsum(-1)
+    u = rand(*input.shape[:-1], num_samples, dtype=dt.float64, generator=generator) * total[..., -1:]
+    return (total.unsqueeze(-2) <= u.unsqueeze(-1)).sum(-1).clamp(max=n - 1)
+
+
+# -- of several tensors -------------------------------------------------------------------------------------------------
+
+
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """All in the shape they broadcast to together."""
+    shape = broadcast_shapes("broadcast_tensors", *(tuple(t.shape) for t in tensors))
+    return tuple(t.expand(shape) for t in tensors)
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Coordinates of all points of a grid, from the coordinates along each axis."""
+    if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
+        tensors = tuple(tensors[0])
+    return tuple(_rearrange.meshgrid(*tensors, indexing=indexing))
+
+
+def _at_least(t: Tensor, n: int) -> Tensor:
+    return t if t.ndim >= n else t.reshape((1,) * (n - t.ndim) + tuple(t.shape))
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along the second dimension (vectors: the first)."""
+    tensors = [_at_least(t, 1) for t in tensors]
+    return cat(tensors, 0 if tensors[0].ndim == 1 else 1)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined as rows."""
+    return cat([_at_least(t, 2) for t in tensors], 0)
+
+
+def block_diag(*tensors: Tensor) -> Tensor:
+    """A matrix with the given ones along its diagonal."""
+    matrices = [_at_least(t, 2) for t in tensors]
+    width = builtins.sum(int(m.shape[1]) for m in matrices)
+    rows, at = [], 0
+    for m in matrices:
+        h, w = int(m.shape[0]), int(m.shape[1])
+        rows.append(cat([zeros(h, at, dtype=m.dtype), m, zeros(h, width - at - w, dtype=m.dtype)], 1))
+        at += w
+    return cat(rows, 0)
+
+
+METHODS = """
+argwhere bincount diag diag_embed diagflat diagonal fliplr flipud hsplit index_add index_copy index_fill
+index_put masked_scatter masked_select multinomial nonzero repeat_interleave roll rot90 split_with_sizes
+sum_to_size take tensor_split tile unfold unique vsplit
+"""  # which are methods of Tensor too
+IN_PLACE = """
+index_add index_copy index_fill index_put masked_scatter
+"""  # which of them have a form that writes in place
+FUNCTIONS = """
+argwhere bincount block_diag broadcast_tensors bucketize diag diag_embed diagflat diagonal fliplr flipud hsplit
+hstack index_add index_copy index_fill index_put masked_scatter masked_select meshgrid multinomial nonzero
+one_hot repeat_interleave roll rot90 searchsorted split_with_sizes sum_to_size take tensor_split tile unfold
+unique vsplit vstack
+"""  # for the top level

@@ -1,0 +1,70 @@
+"""Graphs that are deep, wide, empty or of many dimensions."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+import lezero as lz
+
+
+def test_two_hundred_thousand_additions():
+    x, one = lz.tensor(np.zeros(4, np.float32)), lz.tensor(np.ones(4, np.float32))
+    start = time.perf_counter()
+    y = x
+    for _ in range(200_000):
+        y = y + one
+    np.testing.assert_array_equal(y.numpy(), np.full(4, 200_000, np.float32))
+    assert time.perf_counter() - start < 60
+
+
+def test_a_deep_gradient():
+    x = lz.tensor(np.ones(4), requires_grad=True)
+    y = x
+    for _ in range(3000):
+        y = y * 1.0001
+    y.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 1.0001**3000, rtol=1e-9)
+
+
+def test_a_sum_of_five_hundred_tensors():
+    arrays = [np.full((3, 5), k, np.float32) for k in range(500)]
+    tensors = list(map(lz.tensor, arrays))
+    total = tensors[0]
+    for t in tensors[1:]:
+        total = total + t
+    np.testing.assert_array_equal(total.numpy(), sum(arrays))
+    np.testing.assert_array_equal(lz.stack(tensors).sum(0).numpy(), sum(arrays))
+    np.testing.assert_array_equal(lz.cat(tensors, 1).numpy(), np.concatenate(arrays, 1))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 4), (0, 0)])
+def test_nothing_at_all(shape):
+    a = np.zeros(shape, np.float32)
+    x = lz.tensor(a, requires_grad=True)
+    y = (x * 2 + 1).exp()
+    assert y.numpy().shape == shape
+    assert y.sum().item() == 0
+    assert x.sum(0).numpy().shape == shape[1:]
+    assert x.reshape(-1).numpy().shape == (0,)
+    assert lz.cat([x, x], 0).numpy().shape == (2 * shape[0], *shape[1:])
+    y.sum().backward()
+    assert x.grad.numpy().shape == shape
+    assert np.isnan(x.mean().item())
+
+
+def test_products_of_nothing():
+    a, b = lz.tensor(np.zeros((3, 0), np.float32)), lz.tensor(np.zeros((0, 4), np.float32))
+    np.testing.assert_array_equal((a @ b).numpy(), np.zeros((3, 4)))
+    assert (b @ lz.tensor(np.zeros((4, 2), np.float32))).numpy().shape == (0, 2)
+
+
+def test_eight_dimensions():
+    a = np.arange(256, dtype=np.float32).reshape((2,) * 8)
+    x = lz.tensor(a).permute(7, 6, 5, 4, 3, 2, 1, 0)
+    turned = a.transpose(7, 6, 5, 4, 3, 2, 1, 0)
+    np.testing.assert_array_equal((x.sum((0, 2, 4)) * 2).numpy(), turned.sum((0, 2, 4)) * 2)
+    np.testing.assert_array_equal((x + lz.tensor(a)).numpy(), turned + a)
+    np.testing.assert_array_equal(x.reshape(16, 16).numpy(), turned.reshape(16, 16))

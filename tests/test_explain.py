@@ -1,0 +1,140 @@
+"""``lz.explain``: what it says, and that it changes nothing."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import lezero as lz
+from lezero import nn
+from lezero.nn import functional as F
+
+
+def network():
+    lz.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.GELU(), nn.Dropout(0.5), nn.Linear(16, 3))
+
+
+def batch():
+    rng = np.random.default_rng(0)
+    return lz.tensor(rng.standard_normal((8, 6)).astype(np.float32)), lz.tensor(rng.integers(0, 3, 8))
+
+
+def state_of(model, optimizer):
+    values = [v.numpy().copy() for v in model.state_dict().values()]
+    return values + [
+        np.asarray(v.numpy()) for s in optimizer.state.values() for v in s.values() if isinstance(v, lz.Tensor)
+    ]
+
+
+def test_a_model_s_forward_pass():
+    model, (x, _) = network().eval(), batch()
+    found = lz.explain(model, x)
+    assert found.after.kernels <= found.before.kernels and found.after.moved_bytes < found.before.moved_bytes
+    fused = [k for k in found.kernels if "matmul" in k.operations or "dot" in k.operations]
+    assert fused and all(k.moved_bytes > 0 for k in found.kernels)
+    assert "gelu" in found.graph() and "gelu" not in found.graph("decompose")
+    with pytest.raises(KeyError, match="there is no pass 'fold'; there are recorded"):
+        found.graph("fold")
+
+
+def test_a_kernel_names_the_user_s_line():
+    def twice(x):
+        return x.exp() * 2  # the line
+
+    (kernel,) = lz.explain(twice, lz.ones(40)).kernels
+    assert "exp" in kernel.operations and "mul" in kernel.operations
+    assert any(line.startswith(__file__) for line in kernel.lines)
+
+
+@pytest.mark.parametrize("steps_before", [0, 1, 3])
+def test_explaining_a_training_step_changes_nothing(steps_before):
+    model, (x, y) = network(), batch()
+    optimizer = lz.optim.AdamW(model.parameters(), lr=1e-2)
+    twin = network()
+    other = lz.optim.AdamW(twin.parameters(), lr=1e-2)
+
+    def step(model, optimizer):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    lz.manual_seed(1)
+    losses = [step(model, optimizer).item() for _ in range(steps_before)]
+    lz.manual_seed(1)
+    assert [step(twin, other).item() for _ in range(steps_before)] == losses
+    random, grads = lz.get_rng_state(), [p.grad for p in model.parameters()]
+    before = state_of(model, optimizer)
+    found = lz.explain(step, model, optimizer)
+    assert lz.get_rng_state() == random
+    assert all(a is b for a, b in zip(grads, (p.grad for p in model.parameters())))
+    for a, b in zip(before, state_of(model, optimizer)):
+        np.testing.assert_array_equal(a, b)
+    assert any("adam_param" in op for k in found.kernels for op in k.operations) or found.after.kernels > 3
+    lz.set_rng_state(random)
+    mine = [step(model, optimizer).item() for _ in range(3)]
+    lz.set_rng_state(random)
+    assert mine == [step(twin, other).item() for _ in range(3)]
+
+
+def test_backward_of_a_loss_is_included_on_request():
+    model, (x, y) = network(), batch()
+    forward = lz.explain(lambda: F.cross_entropy(model(x), y))
+    both = lz.explain(lambda: F.cross_entropy(model(x), y), backward=True)
+    assert both.before.operations > forward.before.operations
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_text_json_and_file(tmp_path):
+    model, (x, _) = network(), batch()
+    found = lz.explain(model, x)
+    text = str(found)
+    for words in (
+        "bytes moved",
+        "peak memory",
+        "Operations after each pass",
+        "Kernels, with the operations fused in each",
+    ):
+        assert words in text
+    again = json.loads(json.dumps(found.to_dict()))
+    assert again["after"]["kernels"] == found.after.kernels and len(again["kernels"]) == len(found.kernels)
+    found.save(tmp_path / "explained.txt")
+    assert "return" in (tmp_path / "explained.txt").read_text()
+
+
+def test_values_held_by_variables_are_named():
+    losses = []
+
+    def step(x):
+        losses.append((x * x).mean())
+        return x.exp()
+
+    ((name, what),) = lz.explain(step, lz.ones(5)).held
+    assert name == "losses" and "mean" in what
+
+
+def test_a_function_that_reads_a_value_is_refused_and_leaves_no_trace():
+    w = lz.ones(3, requires_grad=True)
+
+    def step():
+        with lz.no_grad():
+            w.mul_(2)
+        return w.sum().item()
+
+    with pytest.raises(RuntimeError, match="a value is read"):
+        lz.explain(step)
+    assert w.tolist() == [1, 1, 1]
+    assert (w * 2).sum().item() == 6
+
+
+def test_the_last_run_in_numbers():
+    x = lz.tensor(np.ones((64, 64), np.float32))
+    ((x * 2).exp() + 1).sum().item()
+    last = lz.runtime.stats()["last_run"]
+    assert last["restructured"]["kernels"] < last["recorded"]["kernels"]
+    assert last["restructured"]["moved_bytes"] < last["recorded"]["moved_bytes"]
+    assert last["restructured"]["peak_bytes"] < last["recorded"]["peak_bytes"]

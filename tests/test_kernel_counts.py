@@ -1,0 +1,92 @@
+"""How many kernels everyday computations take: what is fused stays fused.
+
+A kernel is one launch; packing a product's operands and combining partial results belong to theirs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lezero as lz
+import lezero.nn.functional as F
+from lezero.hal import registry
+from lezero.runtime import run
+
+pytestmark = pytest.mark.skipif(registry.current().name != "cpu", reason="other backends have no kernels to count")
+SHAPES = [(8, 3, 3, 3), (8,), (10, 8), (10,), (1,), (5, 7), (64, 33)]
+
+
+def normal(*shape):
+    return lz.tensor(np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32))
+
+
+def kernels(compute):
+    """Kernels of the run that `compute` causes, warm or not."""
+    lz.realize()
+    before = {id(p): p.runs for p in run._plans.values()}
+    result = compute()
+    lz.realize()
+    plans = [p for p in run._plans.values() if p.runs != before.get(id(p), 0)]
+    del result
+    return sum(p.program.schedule.kernels for p in plans)
+
+
+@pytest.mark.parametrize("rows", [1, 64, 1000])
+@pytest.mark.parametrize("columns", [3, 100, 9000])
+def test_softmax_and_layer_norm_are_one_kernel_each(rows, columns):
+    if rows * columns > 1_000_000:
+        pytest.skip("large")
+    x, scale, shift = normal(rows, columns), normal(columns), normal(columns)
+    assert kernels(lambda: F.softmax(x, -1)) == 1
+    assert kernels(lambda: F.log_softmax(x, -1)) == 1
+    assert kernels(lambda: F.layer_norm(x, (columns,), scale, shift)) == 1
+
+
+def test_cross_entropy_is_one_kernel():
+    x, target = normal(64, 100), lz.tensor(np.arange(64))
+    assert kernels(lambda: F.cross_entropy(x, target)) == 1
+    assert kernels(lambda: F.cross_entropy(x, target, reduction="sum")) == 1
+    assert kernels(lambda: F.nll_loss(x, target)) == 1
+
+
+def test_losses_are_one_kernel_each():
+    x, y = normal(64, 10), normal(64, 10)
+    assert kernels(lambda: F.mse_loss(x, y)) == 1
+    assert kernels(lambda: F.l1_loss(x, y)) == 1
+    assert kernels(lambda: F.binary_cross_entropy_with_logits(x, y.sigmoid())) == 1
+
+
+def test_a_linear_layer_with_bias_and_gelu_is_one_kernel():
+    x, w, b = normal(64, 100), normal(32, 100), normal(32)
+    assert kernels(lambda: F.gelu(F.linear(x, w, b))) == 1
+
+
+def test_a_convolution_with_bias_and_relu_is_one_kernel():
+    x, w, b = normal(2, 16, 8, 8), normal(32, 16, 3, 3), normal(32)
+    packed = F.relu(F.conv2d(x, w, b, padding=1))
+    lz.realize(packed)  # lies channels-last from here on
+    again = normal(16, 32, 3, 3)
+    assert kernels(lambda: F.relu(F.conv2d(packed, again, normal(16), padding=1))) == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ps: lz.optim.SGD(ps, lr=0.1, momentum=0.9, weight_decay=1e-4),
+        lambda ps: lz.optim.SGD(ps, lr=0.1, momentum=0.9, nesterov=True),
+        lambda ps: lz.optim.AdamW(ps, lr=1e-3),
+        lambda ps: lz.optim.Adam(ps, lr=1e-3),
+        lambda ps: lz.optim.RMSprop(ps, lr=1e-3),
+        lambda ps: lz.optim.Adagrad(ps, lr=1e-3),
+    ],
+    ids=["momentum", "nesterov", "adamw", "adam", "rmsprop", "adagrad"],
+)
+def test_an_optimizer_step_is_one_kernel_for_all_parameters(make):
+    parameters = [lz.nn.Parameter(normal(*s)) for s in SHAPES]
+    optimizer = make(parameters)
+    for _ in range(3):
+        for p in parameters:
+            p.grad = normal(*p.shape)
+        lz.realize()
+        assert kernels(optimizer.step) == 1

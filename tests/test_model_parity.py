@@ -1,0 +1,142 @@
+"""LeNet and ResNet-18 beside PyTorch: the same weights and images, the loss and the gradient of every parameter.
+
+In float64 they agree to 1e-8.  In float32 every gradient is compared with the float64 one, and may be at most 1.5 times as far
+from it as PyTorch's own, of whose two memory layouts the worse one counts.
+"""
+
+import numpy as np
+import pytest
+
+import lezero as lz
+from lezero import models, nn
+from lezero.nn import functional as F
+
+torch = pytest.importorskip("torch")
+
+
+class BenchmarkLeNet(nn.Module):
+    """The network of the benchmarks: five layers, ReLU, max pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.c1, self.c2 = nn.Conv2d(1, 6, 5, padding=2), nn.Conv2d(6, 16, 5)
+        self.l1, self.l2, self.l3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.c1(x)), 2)
+        x = F.max_pool2d(F.relu(self.c2(x)), 2).flatten(1)
+        return self.l3(F.relu(self.l2(F.relu(self.l1(x)))))
+
+
+class TorchLeNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c1, self.c2 = torch.nn.Conv2d(1, 6, 5, padding=2), torch.nn.Conv2d(6, 16, 5)
+        self.l1, self.l2, self.l3 = torch.nn.Linear(400, 120), torch.nn.Linear(120, 84), torch.nn.Linear(84, 10)
+
+    def forward(self, x):
+        f = torch.nn.functional
+        x = f.max_pool2d(f.relu(self.c1(x)), 2)
+        x = f.max_pool2d(f.relu(self.c2(x)), 2).flatten(1)
+        return self.l3(f.relu(self.l2(f.relu(self.l1(x)))))
+
+
+class TorchBlock(torch.nn.Module):
+    def __init__(self, channels, out, stride):
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(channels, out, 3, stride, 1, bias=False)
+        self.bn1 = torch.nn.BatchNorm2d(out)
+        self.conv2 = torch.nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.bn2 = torch.nn.BatchNorm2d(out)
+        self.downsample = None
+        if stride != 1:
+            shortcut = torch.nn.Conv2d(channels, out, 1, stride, bias=False)
+            self.downsample = torch.nn.Sequential(shortcut, torch.nn.BatchNorm2d(out))
+
+    def forward(self, x):
+        y = torch.relu(self.bn1(self.conv1(x)))
+        return torch.relu(self.bn2(self.conv2(y)) + (x if self.downsample is None else self.downsample(x)))
+
+
+class TorchResNet18(torch.nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.conv1, self.bn1 = torch.nn.Conv2d(3, 64, 7, 2, 3, bias=False), torch.nn.BatchNorm2d(64)
+        channels = 64
+        for i, out in enumerate((64, 128, 256, 512)):
+            blocks = TorchBlock(channels, out, 1 if i == 0 else 2), TorchBlock(out, out, 1)
+            setattr(self, f"layer{i + 1}", torch.nn.Sequential(*blocks))
+            channels = out
+        self.fc = torch.nn.Linear(512, classes)
+
+    def forward(self, x):
+        x = torch.nn.functional.max_pool2d(torch.relu(self.bn1(self.conv1(x))), 3, 2, 1)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))
+
+
+NETWORKS = {
+    "lenet": (BenchmarkLeNet, TorchLeNet, (8, 1, 28, 28), 10),
+    "resnet18": (lambda: models.resnet18(num_classes=7), lambda: TorchResNet18(7), (4, 3, 64, 64), 7),
+}
+
+
+def case(name):
+    make, reference, shape, classes = NETWORKS[name]
+    torch.manual_seed(0)
+    r = np.random.default_rng(0)
+    images, labels = r.normal(size=shape).astype(np.float32), r.integers(0, classes, shape[0])
+    state = reference().state_dict()
+    return make, reference, state, images, labels
+
+
+def theirs(reference, state, images, labels, dtype, layout):
+    """PyTorch's loss and gradients, by parameter name."""
+    net = reference()
+    net.load_state_dict(state)
+    net = net.to(dtype).to(memory_format=layout)
+    x = torch.tensor(images).to(dtype).to(memory_format=layout)
+    loss = torch.nn.functional.cross_entropy(net(x), torch.tensor(labels))
+    loss.backward()
+    return loss.item(), {k: p.grad.numpy().astype(np.float64) for k, p in net.named_parameters()}
+
+
+def ours(make, state, images, labels, dtype):
+    """LeZero's loss and gradients, by parameter name."""
+    net = make()
+    if dtype is lz.float64:
+        net.double()
+    net.load_state_dict({k: lz.tensor(v.numpy().astype(dtype.numpy) if v.is_floating_point() else v.numpy()) for k, v in state.items()})
+    x = lz.tensor(images.astype(dtype.numpy))
+    loss = F.cross_entropy(net(x), lz.tensor(labels))
+    loss.backward()
+    return loss.item(), {k: p.grad.numpy().astype(np.float64) for k, p in net.named_parameters()}
+
+
+def distance(a, b):
+    return np.linalg.norm(a - b) / np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_float64_gradients_are_pytorchs(name):
+    make, reference, state, images, labels = case(name)
+    loss, grads = ours(make, state, images, labels, lz.float64)
+    expected, exact = theirs(reference, state, images, labels, torch.float64, torch.contiguous_format)
+    assert loss == pytest.approx(expected, rel=1e-10)
+    assert grads.keys() == exact.keys()
+    far = {k: distance(grads[k], exact[k]) for k in exact}
+    assert max(far.values()) <= 1e-8, far
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_float32_gradients_are_as_exact_as_pytorchs(name):
+    make, reference, state, images, labels = case(name)
+    _, exact = theirs(reference, state, images, labels, torch.float64, torch.contiguous_format)
+    loss, grads = ours(make, state, images, labels, lz.float32)
+    layouts = [
+        theirs(reference, state, images, labels, torch.float32, layout)[1]
+        for layout in (torch.contiguous_format, torch.channels_last)
+    ]
+    ratios = {k: distance(grads[k], exact[k]) / max(distance(g[k], exact[k]) for g in layouts) for k in exact}
+    worse = {k: round(v, 2) for k, v in ratios.items() if v > 1.5}
+    assert not worse, (worse, float(np.exp(np.mean(np.log(list(ratios.values()))))))
