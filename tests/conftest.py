@@ -38,3 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = Path(chosen) if chosen else cache.mkdir("lezero-kernels") if cache is not None else None
     if folder is not None:
         os.environ["LEZERO_CACHE_DIR"] = str(folder)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is slow, unless marks were chosen on the command line."""
+    if config.getoption("-m"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]

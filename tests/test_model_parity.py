@@ -1,7 +1,9 @@
 """LeNet and ResNet-18 beside PyTorch: the same weights and images, the loss and the gradient of every parameter.
 
 In float64 they agree to 1e-8.  In float32 every gradient is compared with the float64 one, and may be at most 1.5 times as far
-from it as PyTorch's own, of whose two memory layouts the worse one counts.
+from it as PyTorch's own, of whose two memory layouts the worse one counts.  A ReLU whose input rounds to the other side of zero
+moves all gradients before it a thousandfold, in either framework and either layout (seed 0 has one for LeZero and for PyTorch's
+channels-last), so three draws are made and the median counts.
 """
 
 import numpy as np
@@ -81,10 +83,10 @@ NETWORKS = {
 }
 
 
-def case(name):
+def case(name, seed=0):
     make, reference, shape, classes = NETWORKS[name]
-    torch.manual_seed(0)
-    r = np.random.default_rng(0)
+    torch.manual_seed(seed)
+    r = np.random.default_rng(seed)
     images, labels = r.normal(size=shape).astype(np.float32), r.integers(0, classes, shape[0])
     state = reference().state_dict()
     return make, reference, state, images, labels
@@ -128,15 +130,20 @@ def test_float64_gradients_are_pytorchs(name):
     assert max(far.values()) <= 1e-8, far
 
 
-@pytest.mark.parametrize("name", list(NETWORKS))
-def test_float32_gradients_are_as_exact_as_pytorchs(name):
-    make, reference, state, images, labels = case(name)
+def ratios(name, seed):
+    """By parameter, how much farther its float32 gradient is from the float64 one than PyTorch's."""
+    make, reference, state, images, labels = case(name, seed)
     _, exact = theirs(reference, state, images, labels, torch.float64, torch.contiguous_format)
-    loss, grads = ours(make, state, images, labels, lz.float32)
+    _, grads = ours(make, state, images, labels, lz.float32)
     layouts = [
         theirs(reference, state, images, labels, torch.float32, layout)[1]
         for layout in (torch.contiguous_format, torch.channels_last)
     ]
-    ratios = {k: distance(grads[k], exact[k]) / max(distance(g[k], exact[k]) for g in layouts) for k in exact}
-    worse = {k: round(v, 2) for k, v in ratios.items() if v > 1.5}
-    assert not worse, (worse, float(np.exp(np.mean(np.log(list(ratios.values()))))))
+    return {k: distance(grads[k], exact[k]) / max(distance(g[k], exact[k]) for g in layouts) for k in exact}
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_float32_gradients_are_as_exact_as_pytorchs(name):
+    draws = [ratios(name, seed) for seed in range(3)]
+    median = {k: float(np.median([d[k] for d in draws])) for k in draws[0]}
+    assert max(median.values()) <= 1.5, {k: round(v, 2) for k, v in median.items() if v > 1.5}

@@ -209,7 +209,7 @@ class _Call:
                 f"{name}.backward returned {len(answer)} gradients, but forward took {len(self.tensors)} arguments; "
                 "return None for those that need none"
             )
-        out = []
+        out: list[Tensor | None] = []
         for k, (is_tensor, needed, g) in enumerate(zip(self.tensors, self.needs, answer)):
             if not is_tensor:
                 if g is not None:
@@ -310,7 +310,7 @@ class function_result(Composite):
         return None, _Bag({place: dy})
 
 
-_RESULT = function_result
+_RESULT: Any = function_result
 
 
 # -- the decorator ----------------------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ def _derivatives(y: Tensor, wanted: list[Tensor]) -> list[np.ndarray]:
                 else [tensor(np.zeros(tuple(int(d) for d in t.shape), t.dtype.numpy)) for t in wanted]
             )
             for mine, g in zip(rows, found):
-                mine.append(_real(g.numpy()))
+                mine.append(_real(g.numpy()))  # type: ignore[union-attr]
     return [
         np.stack(mine) if mine else np.zeros((0, _real(np.zeros(tuple(t.shape), t.dtype.numpy)).size))
         for mine, t in zip(rows, wanted)

@@ -146,7 +146,9 @@ def _basic(x: Any, entries: list[Any]) -> tuple[Any, dict[int, Any]]:
         else:
             start = _int(e, n, dim)
             stop = start + 1
-        starts.append(start), stops.append(stop), steps.append(step)
+        starts.append(start)
+        stops.append(stop)
+        steps.append(step)
     view = x
     if any(a != 0 or s != 1 or b is None or b != n for a, b, s, n in zip(starts, stops, steps, shape)):
         view = x._as_view(OPS["slice"], (tuple(starts), tuple(stops), tuple(steps)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: i
         sizes = [n // parts + (k < n % parts) for k in range(parts)]
     else:
         edges = [0, *(builtins.min(builtins.max(i if i >= 0 else n + i, 0), n) for i in indices_or_sections), n]
-        sizes = [builtins.max(b - a, 0) for a, b in zip(edges, edges[1:])]
+        sizes = [builtins.max(b - a, 0) for a, b in pairwise(edges)]
     return input.split(sizes, dim)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +37,10 @@ class Tensor(Operand, Handle):
 
     def __init__(self, *args: Any, **kwargs: Any):
         raise TypeError("make tensors with lz.tensor(data), lz.zeros(...), lz.from_numpy(array) and the like")
+
+    if TYPE_CHECKING:  # one method for each operation is installed below and in functions.py
+
+        def __getattr__(self, name: str) -> Any: ...
 
     # -- what it is --------------------------------------------------------------------------------------------
 
@@ -90,6 +94,8 @@ class Tensor(Operand, Handle):
     def dim(self) -> int:
         return self.ndim
 
+    ndimension = dim
+
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
 
@@ -111,6 +117,9 @@ class Tensor(Operand, Handle):
 
     def is_floating_point(self) -> bool:
         return self.dtype.is_floating_point
+
+    def is_signed(self) -> bool:
+        return self.dtype.kind not in "bu"
 
     def is_complex(self) -> bool:
         return self.dtype.is_complex
@@ -403,6 +412,12 @@ class Tensor(Operand, Handle):
     def short(self) -> Tensor:
         return self._cast(dt.int16)
 
+    def char(self) -> Tensor:
+        return self._cast(dt.int8)
+
+    def byte(self) -> Tensor:
+        return self._cast(dt.uint8)
+
     def bool(self) -> Tensor:
         return self._cast(dt.bool_)
 
@@ -500,6 +515,13 @@ class Tensor(Operand, Handle):
     @property
     def mT(self) -> Tensor:
         return self.transpose(-2, -1)
+
+    @property
+    def mH(self) -> Tensor:
+        """Matrices transposed and conjugated."""
+        return self.mT.conj() if self.is_complex() else self.mT
+
+    adjoint = lambda self: self.mH
 
     def movedim(self, source: Any, destination: Any) -> Tensor:
         n = self.ndim
@@ -620,6 +642,12 @@ class Tensor(Operand, Handle):
 
     def uniform_(self, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
         return self._set(rand(*self.shape, dtype=self.dtype, generator=generator) * (b - a) + a)
+
+    def bernoulli_(self, p: float = 0.5, generator: Any = None) -> Tensor:
+        return self._set((rand(*self.shape, generator=generator) < p)._cast(self.dtype))
+
+    def exponential_(self, lambd: float = 1.0, generator: Any = None) -> Tensor:
+        return self._set((-rand(*self.shape, dtype=self.dtype, generator=generator)).log1p() / -lambd)
 
     def masked_fill_(self, mask: Tensor, value: Any) -> Tensor:
         return self._set(self.masked_fill(mask, value))
@@ -780,6 +808,9 @@ class Tensor(Operand, Handle):
 
     def new_ones(self, *size: Any, dtype: Any = None) -> Tensor:
         return ones(*size, dtype=dtype or self.dtype)
+
+    def new_empty(self, *size: Any, dtype: Any = None) -> Tensor:
+        return empty(*size, dtype=dtype or self.dtype)
 
     def new_full(self, size: Any, value: Any, dtype: Any = None) -> Tensor:
         return full(size, value, dtype=dtype or self.dtype)

@@ -43,6 +43,7 @@ class Node:
     replays: dict[Any, Any] | None = None
     grad_mode = True
     static = True
+    update = False  # part of a parameter's update: fused with its like only, so that all updates share one kernel
     index = -1
     symbolic: bool | None = None  # whether an extent is a symbol; None: not looked at yet
     signature: Any = None  # what inference sees of it, interned (see runtime.recorder)
@@ -160,7 +161,10 @@ def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
     """The node with other inputs (itself, where they are the same)."""
     if all(a is b for a, b in zip(inputs, node.inputs)):
         return node
-    return Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.device, weak=node.weak, site=node.site)
+    made = Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.device, weak=node.weak, site=node.site)
+    if node.update:
+        made.update = True
+    return made
 
 
 def show(graph: Graph) -> str:

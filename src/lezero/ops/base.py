@@ -51,6 +51,7 @@ class Op:
     keeps: tuple[str, ...] = ()  # names of inputs, or "y" for the result, that the gradient reads
     shape_attrs = False  # attributes hold extents, so matching a trace evaluates them
     is_leaf = False
+    updates = False  # a parameter: what it comes apart into is fused with its like only
     differentiable = True
     decompose: Callable | None = None
     gradient: Callable | None = None

@@ -29,6 +29,7 @@ class Update(Composite):
     """
 
     differentiable = False
+    updates = True
     replaces = 0
     arrays = 2  # how many of the operands are tensors of the parameter's shape; the others are 0-d
 

@@ -46,21 +46,28 @@ def _lower(root: Node, done: dict[Node, Node]) -> None:
                 inputs = _promoted(node, inputs)
             apart = node.op.decompose(*(Expr(n) for n in inputs), **node.named_attrs())
             target = _as(apart, node)
-            _stamp(target, inputs, node.site)
+            _stamp(target, inputs, node)
             stack.append((node, target))
             stack.append((target, None))
         else:
             _settle(done, node, with_inputs(node, inputs))
 
 
-def _stamp(target: Node, inputs: tuple[Node, ...], site: tuple[str, int] | None) -> None:
-    """Note the user's line on everything an operation comes apart into."""
-    stack = [target] if site is not None else []
+def _stamp(target: Node, inputs: tuple[Node, ...], whole: Node) -> None:
+    """Note on everything an operation comes apart into whose line it is, and whether it updates a parameter."""
+    update = whole.op.updates or whole.update
+    stack = [target] if whole.site is not None or update else []
+    seen = set(inputs)
     while stack:
         node = stack.pop()
-        if node.site is None and not node.op.is_leaf and node not in inputs:
-            node.site = site
-            stack.extend(node.inputs)
+        if node in seen or node.op.is_leaf:
+            continue
+        seen.add(node)
+        if node.site is None:
+            node.site = whole.site
+        if update:
+            node.update = True
+        stack.extend(node.inputs)
 
 
 def _settle(done: dict[Node, Node], node: Node, primitive: Node) -> None:
@@ -85,7 +92,10 @@ def _equal(a: tuple, b: tuple) -> bool:
 
 def _elementwise(node: Node, inputs: tuple[Node, ...]) -> Node:
     inputs = tuple(expand_to(n, node.shape) for n in _promoted(node, inputs))
-    return Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.device, site=node.site)
+    made = Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.device, site=node.site)
+    if node.update:
+        made.update = True
+    return made
 
 
 def _promoted(node: Node, inputs: tuple[Node, ...]) -> tuple[Node, ...]:

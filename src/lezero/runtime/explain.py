@@ -84,7 +84,8 @@ class Explanation:
     __repr__ = __str__
 
     def _passes(self) -> str:
-        lines, last = [], 0
+        lines: list[str] = []
+        last = 0
         for name, graph in self.passes:
             counts = Counter(n.op.name for n in graph.nodes() if not n.op.is_leaf)
             total = sum(counts.values())
@@ -99,7 +100,8 @@ class Explanation:
         for k, kernel in enumerate(self.kernels, 1):
             counts = Counter(kernel.operations)
             fused = ", ".join(op if n == 1 else f"{n} {op}" for op, n in counts.items())
-            lines.append(f"  {k:>3} {kernel.name:<28}{byte_count(kernel.moved_bytes):>11}  {fused}")
+            name = kernel.name if len(kernel.name) <= 28 else kernel.name[:27] + "…"
+            lines.append(f"  {k:>3} {name:<28}{byte_count(kernel.moved_bytes):>11}  {fused}")
             if kernel.lines:
                 shown = ", ".join(kernel.lines[:3]) + (", …" if len(kernel.lines) > 3 else "")
                 lines.append(f"      {shown}")

@@ -52,6 +52,7 @@ class Group:
     outer: set[Node] = field(default_factory=set)  # results of summing row values, and what is computed from them
     reads: set[Node] = field(default_factory=set)  # nodes of other groups, and leaves
     ancestors: int = 0
+    update: bool = False  # of parameters
 
     @property
     def bit(self) -> int:
@@ -201,6 +202,7 @@ class Grouping:
             shape=shape,
             variables=tuple(Var(f"i{k}", d) for k, d in enumerate(shape)),
         )
+        group.update = node.update
         self.groups.append(group)
         if group.kind == "loops":
             why = self._try(group, node)
@@ -241,6 +243,8 @@ class Grouping:
         """Join if that is legal and wise; the reason if not."""
         if group.kind == "opaque":
             return "a kernel of its own"
+        if node.update is not group.update:
+            return "updates of parameters are fused with each other only, so that all of them share one kernel"
         if len(group.nodes) >= MAX_NODES:
             return f"the kernel has {MAX_NODES} operations already"
         if node.op.kind == "reduce":

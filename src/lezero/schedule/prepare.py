@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lezero.graph.dim import same
+from lezero.graph.dtype import number_dtype
 from lezero.graph.node import Graph, Node, with_inputs
 from lezero.ops.base import REGISTRY
 from lezero.ops.expr import Expr
@@ -22,7 +23,7 @@ FLOATS = frozenset(("f32", "f64", "bf16", "f16"))
 
 def prepare(graph: Graph, leaf_orders: dict[Node, Order]) -> tuple[Graph, dict[Node, Order]]:
     """The graph with copies where they are needed, and every node's memory order."""
-    graph = _narrowed(graph.rebuild(_products_of_integers))
+    graph = _narrowed(graph.rebuild(_without_empty).rebuild(_products_of_integers))
     forced: dict[Node, Order] = dict(leaf_orders)
     copies: dict[tuple[Node, Order], Node] = {}
     orders = infer_orders(graph, forced)
@@ -136,6 +137,19 @@ def matrix(x: Node, order: Order, orders: dict[Node, Order] | None = None) -> Ma
         else:
             return None
     return Matrices(node, place.constant, 0 if batch is None else batch, row, column)
+
+
+def _without_empty(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """Contractions of nothing are zeros: an extent of 0 is never a symbol, so this is known when the schedule is made."""
+    if node.op.is_leaf:
+        return node
+    node = with_inputs(node, inputs)
+    if node.op.kind != "contraction" or not any(same(d, 0) for n in (node, *node.inputs) for d in n.shape):
+        return node
+    zeros = Node(REGISTRY["constant"], (), (0,), (), number_dtype(0), node.device)
+    zeros = Node(REGISTRY["cast"], (zeros,), (node.dtype,), (), node.dtype, node.device)
+    zeros = Node(REGISTRY["expand"], (zeros,), (node.shape,), node.shape, node.dtype, node.device)
+    return Node(REGISTRY["identity"], (zeros,), (), node.shape, node.dtype, node.device, site=node.site)
 
 
 MAX_PIECES = 16

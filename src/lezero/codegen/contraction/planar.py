@@ -168,6 +168,7 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, steps: Steps, extra: int, targe
     for vectors in sorted({tile.vectors, 1}):
         _emit_tile(module, tile, vectors)
     emit_fill(module, dtype, tile.type, tile.lanes, steps)
+    _emit_prepare(module, dtype, tile)
     c = Code(module)
     p = {name: c.param(i) for i, name in enumerate(PARAMS)}
     move_table = c.gep("%params", len(PARAMS) + 1 + extra, "i64")
@@ -186,33 +187,11 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, steps: Steps, extra: int, targe
     packed = c.gep(places, products, "i64")
     laid_out = c.gep(packed, c.mul(c.mul(panels, height), products), to)
 
-    def kernel_row(ky: str) -> None:
-        def channel(ch: str) -> None:
-            def kernel_column(kx: str) -> None:
-                tap = c.gep(tap_table, c.mul(c.add(c.mul(ky, p["kernel_width"]), kx), 3), "i64")
-                at_plane, line, place = (c.load("i64", c.gep(tap, j, "i64")) for j in range(3))
-                k = c.add(c.mul(c.add(c.mul(ky, p["channels"]), ch), p["kernel_width"]), kx)
-                slice = c.add(c.mul(at_plane, p["channels"]), ch)
-                offset = c.mul(c.add(c.mul(slice, lines), line), p["result_width"])
-                c.store("i64", offset, c.gep(places, k, "i64"))
-                start = c.add(c.mul(ch, p["weight_channel"]), place)
-
-                def column(o: str) -> None:
-                    # Columns past the last repeat it; nobody stores what they make.
-                    o_read = c.min(o, c.sub(p["columns"], 1))
-                    at = c.gep(weights, c.add(start, c.mul(o_read, p["weight_column"])), memory)
-                    panel, r = c.div(o, height), c.rem(o, height)
-                    index = c.add(c.mul(c.add(c.mul(panel, products), k), height), r)
-                    c.store(to, load_as(c, dtype, to, 1, at), c.gep(packed, index, to))
-
-                c.loop(0, c.mul(panels, height), column)
-
-            c.loop(0, p["kernel_width"], kernel_column)
-
-        c.loop(0, p["channels"], channel)
-
-    c.loop(0, p["kernel_height"], kernel_row)
-
+    c.emit(
+        f"call void @prepare(ptr {weights}, ptr {tap_table}, i64 {p['kernel_width']}, i64 {p['channels']}, i64 {products}, "
+        f"i64 {p['columns']}, i64 {p['weight_column']}, i64 {p['weight_channel']}, i64 {lines}, i64 {p['result_width']}, "
+        f"ptr {places}, ptr {packed})"
+    )
     total = c.mul(p["images"], p["blocks"])
     first_item = c.div(c.mul("%task", total), "%tasks")
     several_blocks = c.less(1, p["blocks"])
@@ -285,6 +264,43 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, steps: Steps, extra: int, targe
     c.loop(first_item, c.div(c.mul(c.add("%task", 1), total), "%tasks"), item)
     c.finish()
     return module.text()
+
+
+def _emit_prepare(module: Module, dtype: str, tile: Tile) -> None:
+    """Define ``@prepare``: where each product reads in the lines, and the weights as the tiles read them.
+
+    Products are ordered by row of the kernel, channel, column of the kernel, so that a tile can leave out rows.
+    """
+    arguments = (
+        "ptr %weights, ptr %taps, i64 %kernel_width, i64 %channels, i64 %products, i64 %columns, i64 %column_pitch, "
+        "i64 %channel_pitch, i64 %lines, i64 %width, ptr %places, ptr %packed"
+    )
+    c = Code(module, "prepare", arguments, internal=True)
+    memory, to, height = MEMORY[dtype], tile.type, tile.height
+    last = c.sub("%columns", 1)
+
+    def product(k: str) -> None:
+        rest, kx = c.div(k, "%kernel_width"), c.rem(k, "%kernel_width")
+        ky, channel = c.div(rest, "%channels"), c.rem(rest, "%channels")
+        tap = c.gep("%taps", c.mul(c.add(c.mul(ky, "%kernel_width"), kx), 3), "i64")
+        plane, line, place = (c.load("i64", c.gep(tap, j, "i64")) for j in range(3))
+        slice = c.add(c.mul(plane, "%channels"), channel)
+        c.store("i64", c.mul(c.add(c.mul(slice, "%lines"), line), "%width"), c.gep("%places", k, "i64"))
+        start = c.gep("%weights", c.add(c.mul(channel, "%channel_pitch"), place), memory)
+
+        def panel(o: str, out: str) -> list[str]:
+            def column(r: str) -> None:
+                # Columns past the last repeat it; nobody stores what they make.
+                at = c.gep(start, c.mul(c.min(c.add(o, r), last), "%column_pitch"), memory)
+                c.store(to, load_as(c, dtype, to, 1, at), c.gep(out, r, to))
+
+            c.loop(0, height, column)
+            return [c.gep(out, c.mul("%products", height), to)]
+
+        c.loop(0, "%columns", panel, step=height, carried=[("ptr", c.gep("%packed", c.mul(k, height), to))])
+
+    c.loop(0, "%products", product)
+    c.finish()
 
 
 def _emit_tile(module: Module, tile: Tile, vectors: int) -> None:

@@ -152,19 +152,21 @@ def _emit_column(module: Module, dtype: str, to: str, lanes: int) -> None:
     above = c.value(f"icmp sge <{lanes} x i64> <{numbers}>, {c.splat('%least', 'i64', lanes)}")
     below = c.value(f"icmp slt <{lanes} x i64> <{numbers}>, {c.splat('%most', 'i64', lanes)}")
     mask = c.value(f"and <{lanes} x i1> {above}, {below}")
-    zero_end, zero_begin = c.select("%edges", "%begin", 0), c.select("%edges", "%end", "%count")
+    inside = c.sub("%end", "%begin")
+    outside = c.select("%edges", c.sub("%count", inside), 0)
 
     def slice(_: str, image: str, out: str) -> list[str]:
-        def zero(r: str) -> None:
+        def zero(i: str) -> None:
+            r = c.add(i, c.select(c.less(i, "%begin"), 0, inside))
             c.store(vector, "zeroinitializer", c.gep(out, c.mul(r, "%width"), to), align=4)
 
         def copy(r: str) -> None:
             value = load_as(c, dtype, to, lanes, c.gep(image, c.mul(r, "%step"), memory), mask)
             c.vector_store(to, lanes, value, c.gep(out, c.mul(r, "%width"), to))
 
-        c.loop(0, zero_end, zero)
+        # In this order what a line's end writes into the next line is zeros or is overwritten.
+        c.loop(0, outside, zero)
         c.loop("%begin", "%end", copy)
-        c.loop(zero_begin, "%count", zero)
         return [c.gep(image, "%pitch", memory), c.gep(out, "%slice_size", to)]
 
     c.loop(0, "%slices", slice, carried=[("ptr", "%image"), ("ptr", "%out")])

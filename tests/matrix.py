@@ -1,0 +1,76 @@
+"""The test suite on every CPU level, thread count and backend.
+
+    python tests/matrix.py              everything: all levels this machine has, 1, 2 and 3 threads, and the NumPy backend
+    python tests/matrix.py --sample     a fixed sample: every level, every thread count, the highest level with each (CI)
+    python tests/matrix.py --list       what would be run
+    python tests/matrix.py -- -k softmax    further arguments go to pytest
+
+Each setting is a pytest run of its own, since the level and the number of threads are read once by a process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+THREADS = (1, 2, 3)
+SUITE = (
+    "test_backend_ops.py", "test_backend_fuzz.py", "test_backend_limits.py", "test_kernel_counts.py", "test_contractions.py",
+    "test_codegen.py", "test_vector_math.py", "test_opaque.py", "test_jit.py", "test_traps.py", "test_models.py",
+)  # fmt: skip
+"""What depends on the level, the threads or the backend."""
+
+
+def levels() -> list[str]:
+    """CPU levels this machine can run, the lowest first."""
+    sys.path.insert(0, str(HERE.parent / "src"))
+    from lezero.backends.cpu.detect import available_levels
+
+    return list(available_levels())
+
+
+def settings(sample: bool) -> list[dict[str, str]]:
+    """Environment variables of each run."""
+    names = levels()
+    if sample:
+        # every level once and every thread count at least once, the highest level with every thread count
+        pairs = [(level, THREADS[k % len(THREADS)]) for k, level in enumerate(names[:-1])]
+        pairs += [(names[-1], threads) for threads in THREADS]
+    else:
+        pairs = [(level, threads) for level in names for threads in THREADS]
+    runs = [{"LEZERO_CPU": level, "LEZERO_NUM_THREADS": str(threads)} for level, threads in pairs]
+    return [*runs, {"LEZERO_BACKEND": "numpy"}]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sample", action="store_true", help="the fixed sample that CI runs")
+    parser.add_argument("--list", action="store_true", help="print the settings and stop")
+    parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
+    options = parser.parse_args()
+    files = [str(HERE / name) for name in SUITE if (HERE / name).exists()]
+    failed = []
+    for setting in settings(options.sample):
+        words = " ".join(f"{k}={v}" for k, v in setting.items())
+        if options.list:
+            print(words)
+            continue
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "pytest", "-q", *files, *options.pytest]
+        code = subprocess.run(command, cwd=HERE.parent, env={**os.environ, **setting}, check=False).returncode
+        good = code in (0, 5)  # 5: nothing was selected
+        print(f"{'passed' if good else 'FAILED'}  {words}  {time.perf_counter() - start:.0f} s", flush=True)
+        if not good:
+            failed.append(words)
+    for words in failed:
+        print(f"failed: {words}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
