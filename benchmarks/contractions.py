@@ -1,8 +1,9 @@
 """Contractions against PyTorch: speed ratios (ours / PyTorch's, above 1 is faster), f32, interleaved in one process.
 
-    python benchmarks/contractions.py [--threads 1 2] [--only NAME] [--rounds 9]
+    python benchmarks/contractions.py [--threads 1 2] [--only NAME] [--rounds 9] [--planar]
 
-Both sides run on the same memory, channels-last for convolutions, and both pack what they must inside the timed part.
+With --planar: convolutions of few channels on planar activations, against PyTorch's on the same memory and against our
+own channels-last kernels (which would need transposed activations on top).  Otherwise both sides run on the same memory, channels-last for convolutions, and both pack what they must inside the timed part.
 The figure is the median over rounds of the ratio of two measurements that follow each other.
 """
 
@@ -52,6 +53,15 @@ CONVS = {  # name: in, out, kernel, stride, pad, groups, size (batch 8)
     "dw 3x3 96@56": (96, 96, 3, 1, 1, 96, 56),
 }
 BATCH = 8
+
+PLANAR = {  # the same, and the batch
+    "LeNet 1": (1, 6, 5, 1, 2, 28, 64),
+    "LeNet 2": (6, 16, 5, 1, 0, 14, 64),
+    "3x3 3-32@32": (3, 32, 3, 1, 1, 32, 16),
+    "3x3 8-8@28": (8, 8, 3, 1, 1, 28, 16),
+    "3x3 16-16@28": (16, 16, 3, 1, 1, 28, 16),
+    "3x3/2 3-8@56": (3, 8, 3, 2, 1, 56, 16),
+}
 
 Case = tuple[Callable[[], object], Callable[[], object], Callable[[], float]]
 """PyTorch's call, ours, and the relative error between their results."""
@@ -126,6 +136,54 @@ def conv_case(name: str, direction: str, threads: int) -> Case:
     return gradient, run, lambda: _error(ours, gradient())
 
 
+PLANS = {  # direction: plan, the result's name there, and the operand whose shape it has
+    "forward": (plan_conv_forward, "out", "dy"),
+    "input": (plan_conv_input_grad, "dx", "x"),
+    "weight": (plan_conv_weight_grad, "dw", "w"),
+}
+
+
+def planar_case(name: str, direction: str, threads: int) -> tuple[Case, Callable[[], None]]:
+    """A planar case, and our channels-last kernel for the same convolution."""
+    c, o, kernel, stride, pad, size, batch = PLANAR[name]
+    make, result_name, like = PLANS[direction]
+    out = (size + 2 * pad - kernel) // stride + 1
+    x, dy = torch.randn(batch, c, size, size), torch.randn(batch, o, out, out)
+    arrays = {"x": x, "w": torch.randn(o, c, kernel, kernel) / kernel, "dy": dy}
+    ours = torch.full_like(arrays[like], math.nan)
+    runs = []
+    for planar in (True, False):
+        spec = ConvSpec((c, o), (kernel, kernel), (stride, stride), (pad,) * 4, planar=planar)
+        memory = {
+            key: (value if planar or key == "w" else value.permute(0, 2, 3, 1).contiguous()).numpy()
+            for key, value in arrays.items()
+        }
+        memory[result_name] = ours.numpy() if planar else memory[like].copy()
+        runs.append(runner(make(spec, batch, size, size, threads, detect()), memory, threads))
+    mask = [direction == "input", direction == "weight", False]
+
+    def theirs() -> torch.Tensor:
+        if direction == "forward":
+            return torch.conv2d(x, arrays["w"], None, stride, pad)
+        arguments = ([0], [stride] * 2, [pad] * 2, [1, 1], False, [0, 0], 1, mask)
+        return torch.ops.aten.convolution_backward(dy, x, arrays["w"], *arguments)[mask.index(True)]
+
+    return (theirs, runs[0], lambda: _error(ours, theirs())), runs[1]
+
+
+def compare_planar(threads: int, options: argparse.Namespace) -> None:
+    for direction in options.direction:
+        for name in (n for n in PLANAR if options.only in n):
+            (theirs, ours, error), channels_last = planar_case(name, direction, threads)
+            ratio, seconds = compare(theirs, ours, options.rounds)
+            other, _ = compare(channels_last, ours, options.rounds)
+            print(
+                f"{threads} thread  {direction:8} {name:18} ratio {ratio:5.2f}   to channels-last {other:5.2f}"
+                f"   {seconds * 1e3:6.3f} ms   difference {error():.0e}",
+                flush=True,
+            )
+
+
 def _error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max())
 
@@ -167,9 +225,13 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--direction", nargs="+", default=["forward", "input", "weight"])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--planar", action="store_true", help="convolutions of few channels instead")
     options = parser.parse_args()
     for threads in options.threads:
         torch.set_num_threads(threads)
+        if options.planar:
+            compare_planar(threads, options)
+            continue
         cases: list[tuple[str, str, Case]] = []
         cases += [
             ("matmul", n, matmul_case(n, threads))

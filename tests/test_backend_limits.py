@@ -29,6 +29,15 @@ def test_a_deep_gradient():
     np.testing.assert_allclose(x.grad.numpy(), 1.0001**3000, rtol=1e-9)
 
 
+def test_two_thousand_views():
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    x = lz.tensor(a)
+    for k in range(2001):
+        x = x.roll(1, 1) if k % 3 else x.flip(0)
+        a = np.roll(a, 1, 1) if k % 3 else np.flip(a, 0)
+    np.testing.assert_array_equal(x.numpy(), a)
+
+
 def test_a_sum_of_five_hundred_tensors():
     arrays = [np.full((3, 5), k, np.float32) for k in range(500)]
     tensors = list(map(lz.tensor, arrays))

@@ -11,6 +11,8 @@ import lezero as lz
 from lezero import nn
 from lezero.nn import functional as F
 
+with_kernels = pytest.mark.skipif(lz.device.get_backend() != "cpu", reason="only the cpu backend has kernels to show")
+
 
 def network():
     lz.manual_seed(0)
@@ -29,6 +31,7 @@ def state_of(model, optimizer):
     ]
 
 
+@with_kernels
 def test_a_model_s_forward_pass():
     model, (x, _) = network().eval(), batch()
     found = lz.explain(model, x)
@@ -40,6 +43,7 @@ def test_a_model_s_forward_pass():
         found.graph("fold")
 
 
+@with_kernels
 def test_a_kernel_names_the_user_s_line():
     def twice(x):
         return x.exp() * 2  # the line
@@ -74,7 +78,7 @@ def test_explaining_a_training_step_changes_nothing(steps_before):
     assert all(a is b for a, b in zip(grads, (p.grad for p in model.parameters())))
     for a, b in zip(before, state_of(model, optimizer)):
         np.testing.assert_array_equal(a, b)
-    assert any("adam_param" in op for k in found.kernels for op in k.operations) or found.after.kernels > 3
+    assert "adam_param" in found.graph()
     lz.set_rng_state(random)
     mine = [step(model, optimizer).item() for _ in range(3)]
     lz.set_rng_state(random)
@@ -89,6 +93,7 @@ def test_backward_of_a_loss_is_included_on_request():
     assert all(p.grad is None for p in model.parameters())
 
 
+@with_kernels
 def test_text_json_and_file(tmp_path):
     model, (x, _) = network(), batch()
     found = lz.explain(model, x)
@@ -131,6 +136,7 @@ def test_a_function_that_reads_a_value_is_refused_and_leaves_no_trace():
     assert (w * 2).sum().item() == 6
 
 
+@with_kernels
 def test_the_last_run_in_numbers():
     x = lz.tensor(np.ones((64, 64), np.float32))
     ((x * 2).exp() + 1).sum().item()
@@ -138,3 +144,14 @@ def test_the_last_run_in_numbers():
     assert last["restructured"]["kernels"] < last["recorded"]["kernels"]
     assert last["restructured"]["moved_bytes"] < last["recorded"]["moved_bytes"]
     assert last["restructured"]["peak_bytes"] < last["recorded"]["peak_bytes"]
+
+
+def test_a_backend_without_kernels_shows_the_passes():
+    before = lz.device.get_backend()
+    lz.device.set_backend("numpy")
+    try:
+        found = lz.explain(lambda x: (x * 2).exp(), lz.ones(3))
+    finally:
+        lz.device.set_backend(before)
+    assert found.after is None and not found.kernels
+    assert "decompose" in str(found) and json.dumps(found.to_dict())

@@ -79,7 +79,7 @@ def _as_tensor(e: Any) -> Any:
     from lezero.tensor import tensor
 
     if isinstance(e, (list, np.ndarray)):
-        array = np.asarray([x.item() if isinstance(x, Handle) else x for x in e] if isinstance(e, list) else e)
+        array = np.asarray(e)  # (tensors among the entries have __array__)
         return tensor(array.astype(np.int64) if array.size == 0 and array.dtype.kind == "f" else array)
     return e
 

@@ -62,6 +62,7 @@ class Optimizer:
         self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[dict[str, Any]] = []
         self._stepping = False
+        self._segments: dict[Any, Any] = {}
         self._pre_hooks: dict[int, Any] = {}
         self._post_hooks: dict[int, Any] = {}
         groups = list(params)
@@ -86,7 +87,7 @@ class Optimizer:
     def _signature(self) -> tuple[Any, list[Tensor]]:
         """What decides the operations a step records: (a key of everything that is no run-time input, the tensors it reads)."""
         reads: list[Tensor] = []
-        key: list[Any] = [id(self)]
+        key: list[Any] = []
         state = self.state
         for group in self.param_groups:
             key += [v for v in group.values() if v is None or v is True or v is False]
@@ -221,7 +222,7 @@ class Optimizer:
         return {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _stepping=False, _pre_hooks={}, _post_hooks={})
+        self.__dict__.update(state, _stepping=False, _segments={}, _pre_hooks={}, _post_hooks={})
 
     # -- hooks --------------------------------------------------------------------------------------------------
 
@@ -262,7 +263,7 @@ def _ending_step(step: Callable) -> Callable:
             if key is None:
                 result = step(self, *args, **kwargs)
             else:
-                result = replayed(key[0], lambda: step(self), key[1])
+                result = replayed(self._segments, key[0], lambda: step(self), key[1])
         finally:
             self._stepping = False
         for hook in list(self._post_hooks.values()):

@@ -71,6 +71,8 @@ class _PastValues:
             if missing:
                 stack.extend(missing)
                 continue
+            if n.op.is_leaf:
+                raise RuntimeError(f"backward: {_AGAIN}")
             attrs = self._now(n.attrs)
             made[n] = _source(n, attrs) if not n.inputs else record(n.op, tuple(made[i] for i in n.inputs), attrs)
             stack.pop()
@@ -160,7 +162,8 @@ def gradients(
                     into = pending.setdefault(past, {})
                     into[past_node] = dy if past_node not in into else into[past_node] + dy
             if not retain_graph:
-                here.freed.extend(n for n in begin if n.inputs)
+                roots = [n for n in begin if n.inputs]
+                here.free(roots) if isinstance(here, Past) else here.freed.extend(roots)
     finally:
         state.grad_mode, state.in_rule, state.site = grad_mode, in_rule, None
     return variables, found

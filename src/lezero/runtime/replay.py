@@ -19,8 +19,8 @@ from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
 from lezero.runtime.recorder import STATE, Handle, Recording
 
-MAX_SEGMENTS = 8
-"""Segments remembered for one trie node."""
+MAX_SEGMENTS = 32
+"""Segments remembered in one table."""
 
 
 class Segment:
@@ -102,9 +102,10 @@ class Segment:
         rec.tail, rec.count = self.end, rec.count + self.count
 
 
-def replayed(key: Hashable, fn: Callable[[], Any], reads: Sequence[Handle]) -> Any:
+def replayed(table: dict[Any, Segment], key: Hashable, fn: Callable[[], Any], reads: Sequence[Handle]) -> Any:
     """Call `fn`, or follow what it recorded last time.
 
+    table : where its segments are kept, owned by what `fn` belongs to (a segment refers to that, so nothing else may own it)
     key : everything besides the recording and `reads` that decides what `fn` does, identities of lasting handles included
     reads : handles it starts from, in an order of their own; only their places in the recording count
     Returns what `fn` returns, None when it was not called.
@@ -112,12 +113,10 @@ def replayed(key: Hashable, fn: Callable[[], Any], reads: Sequence[Handle]) -> A
     state = STATE
     rec = state.recording
     start = rec.tail
-    table = start.replays
-    if table is not None:
-        segment = table.get(key)
-        if segment is not None and segment.fits(rec, reads):
-            segment.follow(rec)
-            return None
+    segment = table.get((start, key))
+    if segment is not None and segment.fits(rec, reads):
+        segment.follow(rec)
+        return None
     places = [t._node if t._rec is rec else rec.imported.get(id(t)) for t in reads]
     count, leaves, made, symbols = rec.count, len(rec.leaf_nodes), len(rec.handles), len(rec.bindings)
     scalars = len(rec.scalars)
@@ -134,11 +133,9 @@ def replayed(key: Hashable, fn: Callable[[], Any], reads: Sequence[Handle]) -> A
         return result
     segment = _learn(rec, start, count, leaves, made, scalars, adopted, places, tuple(guards))
     if segment is not None:
-        if start.replays is None:
-            start.replays = {}
-        elif len(start.replays) >= MAX_SEGMENTS:
-            start.replays.clear()
-        start.replays[key] = segment
+        if len(table) >= MAX_SEGMENTS:
+            table.clear()
+        table[start, key] = segment
     return result
 
 

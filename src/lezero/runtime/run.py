@@ -41,17 +41,28 @@ class Past:
     hooks : node -> functions to call with the gradient that arrives there
     values : node -> buffer, of leaves, results and residuals
     variables : leaf node -> the handle whose gradient it is
+    waiting : results whose gradients may be asked for
     freed : roots whose gradients have been taken
     """
 
-    __slots__ = ("bindings", "freed", "hooks", "order", "values", "variables")
+    __slots__ = ("bindings", "freed", "hooks", "order", "values", "variables", "waiting")
     _count = 0
 
-    def __init__(self, rec: Recording, values: dict[Node, Buffer]):
-        self.values, self.variables = values, dict(rec.variables)
+    def __init__(self, rec: Recording, waiting: tuple[Node, ...], values: dict[Node, Buffer]):
+        self.waiting, self.values, self.variables = waiting, values, dict(rec.variables)
         self.freed, self.hooks, self.bindings = list(rec.freed), dict(rec.hooks), list(rec.bindings)
         Past._count += 1
         self.order = Past._count
+
+    def free(self, roots: Iterable[Node]) -> None:
+        """The gradients of `roots` have been taken: let go of what only they needed."""
+        self.freed.extend(roots)
+        gone = set(reachable(self.freed, self.variables))
+        if not any(n.op.keeps for n in gone if n.inputs):
+            return  # nothing was kept for them, so they can be taken again
+        needed = reachable((n for n in self.waiting if n not in gone), self.variables)
+        keep = {*needed, *(i for n in needed for i in n.inputs)}
+        self.values = {n: b for n, b in self.values.items() if n in keep}
 
 
 @dataclass
@@ -150,7 +161,7 @@ def _run(rec: Recording) -> None:
     if plan is None:
         plan = _build(rec, ending, donated, backend)
         _plans[key] = plan
-        if len(_plans) > MAX_PLANS:
+        while len(_plans) > MAX_PLANS:
             _plans.popitem(last=False)
             statistics.plan_evictions += 1
     else:
@@ -187,7 +198,7 @@ def _hand_out(rec: Recording, plan: Plan, ending: Ending, handles: list[Handle],
     if ending.waiting:
         known = dict(zip(rec.leaf_nodes, rec.buffers))
         known.update(zip((*ending.outputs, *plan.residuals), results))
-        past = Past(rec, known)
+        past = Past(rec, ending.waiting, known)
     for h, k, dynamic, fate in zip(handles, ending.positions, ending.dynamic, ending.fates):
         h._buffer = results[k]
         h._rec = None

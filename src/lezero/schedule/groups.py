@@ -168,19 +168,18 @@ class Grouping:
         if node.op.kind in ("contraction", "opaque"):
             self._new(node)
             return
-        for group in self._candidates(node):
+        read = self.accesses(node, tuple(Ix.of(Var(f"p{k}", d)) for k, d in enumerate(_space(node))))
+        for group in self._candidates(read):
             why = self._try(group, node)
             if why is None:
-                self._merge_inputs(group, node)
+                self._merge_inputs(group, read)
                 return
             self.refusals.append((node, group, why))
         self._new(node)
 
-    def _candidates(self, node: Node) -> list[Group]:
+    def _candidates(self, read: list[Access]) -> list[Group]:
         """Groups a node might join: those it reads from, latest first, then those that read the same values."""
-        position = tuple(Ix.of(Var(f"p{k}", d)) for k, d in enumerate(_space(node)))
         near: dict[int, Group] = {}
-        read = self.accesses(node, position)
         for a in read:
             g = self.group_of.get(a.node)
             if g is not None:
@@ -455,11 +454,11 @@ class Grouping:
     def _loop_order(self, group: Group) -> list[Var]:
         return loop_order(group, self.orders)
 
-    def _merge_inputs(self, group: Group, node: Node) -> None:
-        """Bring in other groups the node reads from, when they can be computed in the same loops."""
+    def _merge_inputs(self, group: Group, read: list[Access]) -> None:
+        """Bring in other groups that a node just placed reads from, when they can be computed in the same loops."""
         if group.kind != "loops":
             return
-        others = {self.group_of[a].number for a in group.reads if a in self.group_of}
+        others = {self.group_of[a.node].number for a in read if a.node in self.group_of}
         for number in sorted(others):
             other = self.groups[number]
             if other is group or other.kind != "loops" or not other.nodes:

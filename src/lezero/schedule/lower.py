@@ -414,15 +414,16 @@ class _Lowering:
         return out
 
     def _in_place(self) -> tuple[tuple[Node, Node], ...]:
-        """(result, input) where the result may take the input's memory: the input is read at the element that is written,
-        and no store that follows in the iteration reads it."""
+        """(result, input) where the result may take the input's memory.
+
+        The input is only read at the element that is written, and has been read when that is: a value is loaded once in an
+        iteration, so stores that follow use what was loaded.
+        """
         pairs = []
-        later: set[Node] = set()
-        for n in reversed(self.stored):
-            for x, at in self.loaded.items():
-                if x.dtype is n.dtype and at == {self.written[n]} and x not in later:
-                    pairs.append((n, x))
-            later |= self._arrays(self.value(n, self.group.index[n]))
+        read: set[Node] = set()
+        for n in self.stored:
+            read |= self._arrays(self.value(n, self.group.index[n]))
+            pairs += [(n, x) for x, at in self.loaded.items() if x in read and x.dtype is n.dtype and at == {self.written[n]}]
         return tuple(pairs)
 
     def _arrays(self, value: ir.Value) -> set[Node]:

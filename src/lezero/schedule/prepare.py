@@ -154,28 +154,32 @@ def _without_empty(node: Node, inputs: tuple[Node, ...]) -> Node:
 
 MAX_PIECES = 16
 """Values that a chain of views may put together without memory in between."""
+MAX_VIEWS = 24
+"""Views of views without memory in between."""
 
 
 def _narrowed(graph: Graph) -> Graph:
-    """Joins of many values in several steps with memory in between, so that no kernel reads hundreds of arrays."""
+    """Memory within long chains of views and joins of many values, so that no kernel reads hundreds of arrays."""
     width: dict[Node, int] = {}
+    depth: dict[Node, int] = {}
 
     def stored(x: Node) -> Node:
-        if width.get(x, 1) == 1:
+        if x not in width:
             return x
         return Node(REGISTRY["identity"], (x,), (), x.shape, x.dtype, x.device, site=x.site)
 
     def change(node: Node, inputs: tuple[Node, ...]) -> Node:
         if node.op.kind != "view":
             return node if node.op.is_leaf else with_inputs(node, inputs)
-        if sum(width.get(x, 1) for x in inputs) > MAX_PIECES:
+        if _pieces_of(node, inputs, width) > MAX_PIECES or max(depth.get(x, 0) for x in inputs) >= MAX_VIEWS:
             inputs = tuple(stored(x) for x in inputs)
         while len(inputs) > MAX_PIECES and node.op.name == "concatenate":
             (axis,) = node.attrs
             parts = [inputs[k : k + MAX_PIECES] for k in range(0, len(inputs), MAX_PIECES)]
             inputs = tuple(stored(_joined(node, part, axis)) for part in parts)
         node = with_inputs(node, inputs)
-        width[node] = sum(width.get(x, 1) for x in inputs)
+        width[node] = _pieces_of(node, inputs, width)
+        depth[node] = 1 + max(depth.get(x, 0) for x in inputs)
         return node
 
     def _joined(node: Node, part: tuple[Node, ...], axis: int) -> Node:
@@ -187,6 +191,19 @@ def _narrowed(graph: Graph) -> Graph:
         return made
 
     return graph.rebuild(change)
+
+
+ONE_PIECE = frozenset("reshape permute expand slice flip take gather diagonal".split())
+
+
+def _pieces_of(node: Node, inputs: tuple[Node, ...], width: dict[Node, int]) -> int:
+    """How many values in memory a view chooses between, one counted as often as it is read from."""
+    if node.op.name in ONE_PIECE:
+        return width.get(inputs[0], 1)
+    if node.op.name == "concatenate":
+        return sum(width.get(x, 1) for x in inputs)
+    position = tuple(Ix.of(Var(f"q{k}", d)) for k, d in enumerate(node.shape))
+    return sum(width.get(inputs[k], 1) for k, _, _ in pieces(node, position))
 
 
 def _products_of_integers(node: Node, inputs: tuple[Node, ...]) -> Node:
