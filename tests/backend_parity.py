@@ -50,7 +50,9 @@ def oracle(function: Callable, arrays: Sequence[np.ndarray]) -> list[np.ndarray]
     return evaluate([y.node for y in results], values)
 
 
-def oracle_gradients(function: Callable, arrays: Sequence[np.ndarray], seed: np.ndarray, wanted: set[int]) -> dict[int, np.ndarray]:
+def oracle_gradients(
+    function: Callable, arrays: Sequence[np.ndarray], seed: np.ndarray, wanted: set[int]
+) -> dict[int, np.ndarray]:
     """Gradients of ``sum(function(*arrays) * seed)`` for the operands numbered `wanted`, by the references."""
     leaves, values = leaves_of([*arrays, seed])
     for k in wanted:

@@ -195,7 +195,7 @@ class _Writer:
         self.op("slice", (k,), **{n: tuple(b[j] for b in bounds) for j, n in enumerate(("starts", "stops", "steps"))})
 
     def pad(self) -> None:
-        k = self.some(lambda e: 0 < e.ndim and prod(e.shape) < MAX_ELEMENTS // 4)
+        k = self.some(lambda e: e.ndim > 0 and prod(e.shape) < MAX_ELEMENTS // 4)
         if k is not None:
             n = self.exprs[k].ndim
             before, after = (tuple(map(int, self.rng.integers(0, 2, n))) for _ in range(2))
@@ -217,7 +217,9 @@ class _Writer:
             return
         shape = tuple(self.exprs[a].shape)
         axis = int(self.rng.integers(len(shape)))
-        fits = lambda e: e.ndim == len(shape) and all(p == q or i == axis for i, (p, q) in enumerate(zip(e.shape, shape)))
+        fits = lambda e: (
+            e.ndim == len(shape) and all(p == q or i == axis for i, (p, q) in enumerate(zip(e.shape, shape)))
+        )
         self.op("concatenate", (a, self.some(lambda e: fits(e) and prod(e.shape) < MAX_ELEMENTS // 2)), axis=axis)
 
     def move(self) -> None:

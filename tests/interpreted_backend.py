@@ -76,7 +76,9 @@ class InterpretedProgram(Program):
             else:
                 elements, _ = lowered.partials[o[1]] if len(lowered.partials) > o[1] else lowered.partials[0]
                 k = list(lowered.operands).index(o)
-                arrays.append(np.full(number(elements, bindings) * tasks, 77, interpret.dtype(lowered.kernel.buffers[k].type)))
+                arrays.append(
+                    np.full(number(elements, bindings) * tasks, 77, interpret.dtype(lowered.kernel.buffers[k].type))
+                )
         params = [tasks if p == "tasks" else number(p, bindings) for p in lowered.params]
         interpret.run(lowered.kernel, arrays, params, tasks, combine)
 
@@ -87,7 +89,9 @@ class InterpretedProgram(Program):
         def value(node: Node) -> np.ndarray:
             if node not in values:
                 known = node in memory and node not in members
-                values[node] = memory[node] if known else reference(_concrete(node, bindings), [value(x) for x in node.inputs])
+                values[node] = (
+                    memory[node] if known else reference(_concrete(node, bindings), [value(x) for x in node.inputs])
+                )
             return values[node]
 
         for n in step.writes:

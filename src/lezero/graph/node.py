@@ -2,7 +2,7 @@
 
 A node is immutable once made: an operation applied to nodes, with its attributes and the inferred shape, dtype and device.
 Nodes of a recording double as the trie of what has been recorded before: ``next`` is the node that followed last time and
-``branches`` all that ever did.  Passes build new nodes that are in no trie.
+``branches``, where there was more than one, all that ever did.  Passes build new nodes that are in no trie.
 """
 
 from __future__ import annotations

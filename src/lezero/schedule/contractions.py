@@ -7,7 +7,13 @@ from math import prod
 from typing import Any
 
 from lezero.codegen.contraction import (
-    ConvSpec, Epilogue, MatmulSpec, plan_conv_forward, plan_conv_input_grad, plan_conv_weight_grad, plan_matmul,
+    ConvSpec,
+    Epilogue,
+    MatmulSpec,
+    plan_conv_forward,
+    plan_conv_input_grad,
+    plan_conv_weight_grad,
+    plan_matmul,
 )  # fmt: skip
 from lezero.codegen.launch import Plan
 from lezero.codegen.target import Target

@@ -369,7 +369,7 @@ class Grouping:
         level = 0
         for a in out:
             if self.group_of.get(a.node) is group:
-                if a.mask is not None and a.mask is not TRUE or not _equal(a.position, group.index[a.node]):
+                if (a.mask is not None and a.mask is not TRUE) or not _equal(a.position, group.index[a.node]):
                     return f"it reads {a.node.op.name} at another element than the loop computes"
                 if a.node in group.outer:
                     return f"{a.node.op.name} is only there when all rows are done"
@@ -440,7 +440,7 @@ class Grouping:
         order = self._loop_order(group)
         inner = next((v for v in reversed(order) if v.extent != 1), None)
         if node.op.reduction in ("argmax", "argmin"):  # type: ignore[attr-defined]
-            return "lane" if inner is not None and inner.name not in reduced and size <= 1 << 14 or size <= 8 else "row"
+            return "lane" if (inner is not None and inner.name not in reduced and size <= 1 << 14) or size <= 8 else "row"
         if inner is not None and inner.name in reduced:
             if size <= 16 and rows >= 64:
                 return "lane"

@@ -123,7 +123,7 @@ def matrix(x: Node, order: Order, orders: dict[Node, Order] | None = None) -> Ma
         return None
     if int(row) < 0 or int(column) < 0 or (same(row, 0) or same(column, 0)):
         return None
-    if same(column, 1) and int(row) < int(columns) or not same(column, 1) and int(column) < int(rows):
+    if (same(column, 1) and int(row) < int(columns)) or (not same(column, 1) and int(column) < int(rows)):
         return None
     batch = None
     width: int = 1
@@ -193,7 +193,7 @@ def _narrowed(graph: Graph) -> Graph:
     return graph.rebuild(change)
 
 
-ONE_PIECE = frozenset("reshape permute expand slice flip take gather diagonal".split())
+ONE_PIECE = frozenset(["reshape", "permute", "expand", "slice", "flip", "take", "gather", "diagonal"])
 
 
 def _pieces_of(node: Node, inputs: tuple[Node, ...], width: dict[Node, int]) -> int:

@@ -1,8 +1,8 @@
 """What happens to a finished tile: element-wise work fused behind a contraction, then the stores.
 
-Values are loop-IR expressions over ``acc "tile"`` (the result), ``var "row"``, ``var "col"``, ``var "batch"``, for
-planar convolutions ``var "channel"``, ``param k`` (the plan's epilogue params) and loads from extra operands.  A load whose index moves by one with the column
-is a vector load, one that does not move with it is broadcast.
+Values are loop-IR expressions over ``acc "tile"`` (the result), ``var "row"``, ``var "col"``, ``var "batch"``, ``param k``
+(the plan's epilogue params) and loads from extra operands; planar convolutions also have ``var "channel"``.  A load whose
+index moves by one with the column is a vector load, one that does not move with it is broadcast.
 """
 
 from __future__ import annotations

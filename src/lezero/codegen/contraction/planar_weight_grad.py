@@ -19,7 +19,7 @@ from lezero.codegen.launch import KernelSource, Launch, Plan
 from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
 
-BLOCK_BYTES = 24 << 10
+BLOCK_BYTES = 32 << 10
 """One channel's lines and one tile's rows of the gradient: they stay in L1 while all taps pass over them."""
 
 PARAMS = words("images height width channels result_height result_width columns group rows blocks planes extra taps")
