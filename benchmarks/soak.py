@@ -47,7 +47,9 @@ class Watch:
 
     def verdict(self) -> bool:
         now, flat = resident(), self.most <= TOLERANCE * self.base
-        print(f"resident: {self.base:.1f} MiB after {self.warm}, at most {self.most:.1f} later (x{self.most / self.base:.3f}), {now:.1f} now")
+        print(
+            f"resident: {self.base:.1f} MiB after {self.warm}, at most {self.most:.1f} later (x{self.most / self.base:.3f}), {now:.1f} now"
+        )
         print("flat" if flat else f"GROWS beyond x{TOLERANCE}")
         return flat
 
@@ -68,7 +70,9 @@ def compiled_kernels() -> Counter[str]:
 def show_caches() -> None:
     kernels = compiler.default().stats()
     s = stats()
-    print(f"plans: {s['plans']} held, {s['plans_built']} built, {s['plan_evictions']} evicted; trie: {s['trie_nodes']} nodes")
+    print(
+        f"plans: {s['plans']} held, {s['plans_built']} built, {s['plan_evictions']} evicted; trie: {s['trie_nodes']} nodes"
+    )
     print(f"tables: {sum(len(p.program.tables) for p in run._plans.values())} held")
     print(
         f"kernels: {kernels.loaded} loaded, {kernels.compiled} compiled, {kernels.disk_hits} read from disk; "

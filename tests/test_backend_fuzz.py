@@ -113,3 +113,14 @@ def test_the_backend_is_put_back():
     with interpreted_backend.use():
         assert registry.current().name == "interpreted"
     assert registry.current() is before
+
+
+@pytest.mark.parametrize("size", [(4, 1), (1, 4), (1, 1), (3, 2)])
+@pytest.mark.parametrize("shape", ["1chw", "nc11", "1c11", "n1hw", "nchw", "11h1"])
+def test_what_is_added_to_a_convolution_follows_its_pixels(size, shape):
+    rng = np.random.default_rng(0)
+    extents = dict(zip("nchw1", (2, 8, *size, 1)))
+    x, w = rng.standard_normal((2, 3, *size)), rng.standard_normal((8, 3, 1, 1))
+    more = rng.standard_normal([extents[c] for c in shape])
+    y = lz.nn.functional.conv2d(lz.tensor(x), lz.tensor(w)) + lz.tensor(more)
+    np.testing.assert_allclose(y.numpy(), np.einsum("nchw,oc->nohw", x, w[:, :, 0, 0]) + more, rtol=1e-12)

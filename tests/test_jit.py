@@ -126,7 +126,7 @@ def test_shapes_dtypes_and_python_arguments_are_guarded():
 
 def test_training_mode_is_guarded():
     net = network("dropout")
-    f = lz.jit(lambda x: net(x))
+    f = lz.jit(net)
     x, _ = batch()
     for _ in range(3):
         net.train()
@@ -187,7 +187,7 @@ def test_variants_are_bounded_and_explained():
 
 def test_an_argument_that_cannot_be_compared_is_refused():
     with pytest.raises(CaptureError, match=r"argument of f\(\) is a set"):
-        lz.jit(f := _named("f", lambda x: x))({1, 2})
+        lz.jit(_named("f", lambda x: x))({1, 2})
 
 
 def _named(name, fn):
@@ -301,7 +301,7 @@ def test_tensors_it_writes_are_written_in_place_at_every_call():
     f = lz.jit(lambda x: w.mul_(0.5).add_(x))
     x = lz.tensor(np.ones(1000, np.float32))
     expected, addresses = 0.0, []
-    for k in range(8):
+    for _ in range(8):
         out = f(x)
         assert out is w
         del out
@@ -312,7 +312,7 @@ def test_tensors_it_writes_are_written_in_place_at_every_call():
 
 
 def test_held_values_survive_captured_updates():
-    net, opt, step = trainer("plain", "momentum")
+    net, _, step = trainer("plain", "momentum")
     run = lz.jit(step)
     held, values = [], []
     for i in range(8):
@@ -326,7 +326,7 @@ def test_held_values_survive_captured_updates():
 
 
 def test_captured_steps_write_parameters_where_they_are():
-    net, opt, step = trainer("plain", "adamw")
+    net, _, step = trainer("plain", "adamw")
     run = lz.jit(step)
     x, y = batch()
     for _ in range(4):
@@ -460,7 +460,7 @@ def test_random_numbers_are_fresh_at_every_call_and_repeat_with_the_seed():
 
 
 def test_batch_sizes_are_variants_of_one_plan():
-    net, _, step = trainer("plain", "sgd")
+    _, _, step = trainer("plain", "sgd")
     run = lz.jit(step)
     for n in (8, 8, 8):
         run(*batch(n))
@@ -469,6 +469,78 @@ def test_batch_sizes_are_variants_of_one_plan():
         run(*batch(n))
     assert stats()["plans_built"] - before <= 1
     assert "3 variants" in repr(run)
+
+
+def test_tensors_made_inside_from_data_are_constants():
+    weights = [0.5, 2.0]
+
+    @lz.jit
+    def f(x):
+        total = lz.tensor(0.0)
+        total += (x * lz.tensor(weights)).sum()
+        h = x * 2
+        h.add_(1).mul_(lz.tensor(np.array([1.0, 3.0], np.float32)))
+        return total * 1, h
+
+    for k in range(5):
+        total, h = f(lz.tensor([float(k), 1.0]))
+        assert total.item() == 0.5 * k + 2 and h.tolist() == [2.0 * k + 1, 9.0]
+
+
+def test_tensors_made_inside_from_data_that_changes_are_refused():
+    r = np.random.default_rng(0)
+    f = lz.jit(lambda x: x + lz.tensor(r.normal(size=1)))
+    f(lz.tensor([1.0]))
+    with pytest.raises(CaptureError, match="second call"):
+        f(lz.tensor([1.0]))
+
+
+def test_arguments_are_written_to():
+    @lz.jit
+    def f(a, b):
+        a.mul_(2).add_(b)
+        return a.sum()
+
+    for k in range(5):
+        a = lz.tensor([float(k), 1.0])
+        assert f(a, lz.tensor([1.0, 1.0])).item() == 2 * k + 4
+        assert a.tolist() == [2.0 * k + 1, 3.0]
+
+
+def test_gradients_of_arguments():
+    @lz.jit
+    def f(x):
+        loss = (x * x).sum()
+        loss.backward()
+        return loss
+
+    for k in range(5):
+        x = lz.tensor([float(k), 1.0], requires_grad=True)
+        assert f(x).item() == k * k + 1
+        assert x.grad.tolist() == [2.0 * k, 2.0]
+    for k in range(2, 5):
+        f(x)
+        assert x.grad.tolist() == [8.0 * k, 2.0 * k]
+
+
+def test_freezing_a_parameter_is_another_variant():
+    net, _, step = trainer("plain", "sgd")
+    run = lz.jit(step)
+    for k in range(8):
+        net[0].weight.requires_grad_(k not in (4, 5))
+        before = net[0].weight.numpy().copy()
+        net[0].weight.grad = None
+        run(*batch(seed=k))
+        assert np.array_equal(before, net[0].weight.numpy()) == (k in (4, 5))
+
+
+def test_a_loss_that_was_differentiated_inside_cannot_be_again():
+    _, _, step = trainer("plain", "sgd")
+    run = lz.jit(step)
+    for _ in range(4):
+        loss = run(*batch())
+        with pytest.raises(RuntimeError, match="retain_graph"):
+            loss.backward()
 
 
 # -- failures -------------------------------------------------------------------------------------------------
@@ -524,7 +596,7 @@ def test_an_exception_in_a_captured_step_leaves_parameters_gradients_and_state_a
 def test_a_failed_run_restores_the_handles(monkeypatch, call):
     from lezero.backends import cpu
 
-    net, opt, step = trainer("plain", "momentum")
+    net, _, step = trainer("plain", "momentum")
     run = lz.jit(step)
     x, y = batch()
     losses = []
@@ -543,7 +615,7 @@ def test_a_failed_run_restores_the_handles(monkeypatch, call):
                 for a, t in zip(before, net.state_dict().values()):
                     np.testing.assert_array_equal(a, t.numpy())
         losses.append(run(x, y).item())
-    twin, _, plain = trainer("plain", "momentum")
+    _, _, plain = trainer("plain", "momentum")
     expected = [plain(x, y).item() for _ in range(7)]
     assert losses in (expected[:6], expected[:call] + expected[call + 1 :])
 
@@ -555,10 +627,10 @@ def test_two_threads_calling_their_own_captures():
 
     def work(seed):
         try:
-            net, opt, step = trainer("plain", "sgd")
+            _, _, step = trainer("plain", "sgd")
             run = lz.jit(step)
             losses = [run(*batch(seed=seed + i)).item() for i in range(8)]
-            net, opt, step = trainer("plain", "sgd")
+            _, _, step = trainer("plain", "sgd")
             assert losses == [step(*batch(seed=seed + i)).item() for i in range(8)]
         except BaseException as error:
             errors.append(error)

@@ -108,7 +108,9 @@ def ours(make, state, images, labels, dtype):
     net = make()
     if dtype is lz.float64:
         net.double()
-    net.load_state_dict({k: lz.tensor(v.numpy().astype(dtype.numpy) if v.is_floating_point() else v.numpy()) for k, v in state.items()})
+    net.load_state_dict(
+        {k: lz.tensor(v.numpy().astype(dtype.numpy) if v.is_floating_point() else v.numpy()) for k, v in state.items()}
+    )
     x = lz.tensor(images.astype(dtype.numpy))
     loss = F.cross_entropy(net(x), lz.tensor(labels))
     loss.backward()

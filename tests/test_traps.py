@@ -64,7 +64,9 @@ def test_a_held_old_parameter(hold):
     """Copies, exported arrays and results keep the old value; ``detach`` and ``data`` are the parameter itself."""
     x, y = data()
     w = parameter()
-    held = {"detach": w.detach, "clone": w.detach().clone, "numpy": w.numpy, "data": lambda: w.data, "sum": w.sum}[hold]()
+    held = {"detach": w.detach, "clone": w.detach().clone, "numpy": w.numpy, "data": lambda: w.data, "sum": w.sum}[
+        hold
+    ]()
     opt = optim.SGD([w], lr=0.1)
     expected = start()
     for _ in range(3):
@@ -628,7 +630,7 @@ def test_hooks_see_and_replace_gradients():
     x, y = data()
     w = parameter()
     seen = []
-    first = w.register_hook(lambda g: seen.append(g))
+    first = w.register_hook(seen.append)
     second = w.register_hook(lambda g: g * 2)
     out = lz.tensor(x) @ w
     out.register_hook(lambda g: g * 10)

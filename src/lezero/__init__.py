@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    where = _LAZY.get(name)
-    if where is None:
+    place = _LAZY.get(name)
+    if place is None:
         raise AttributeError(f"module 'lezero' has no attribute {name!r}")
-    module, _, attribute = where.partition(":")
+    module, _, attribute = place.partition(":")
     value = import_module(f"lezero.{module}")
     if attribute:
         value = getattr(value, attribute)

@@ -391,9 +391,6 @@ class Tensor(Operand, Handle):
     def type(self, dtype: Any = None) -> Any:
         return repr(self.dtype) if dtype is None else self._cast(as_dtype(dtype))
 
-    def float(self) -> Tensor:
-        return self._cast(dt.float32)
-
     def double(self) -> Tensor:
         return self._cast(dt.float64)
 
@@ -402,9 +399,6 @@ class Tensor(Operand, Handle):
 
     def bfloat16(self) -> Tensor:
         return self._cast(dt.bfloat16)
-
-    def int(self) -> Tensor:
-        return self._cast(dt.int32)
 
     def long(self) -> Tensor:
         return self._cast(dt.int64)
@@ -417,9 +411,6 @@ class Tensor(Operand, Handle):
 
     def byte(self) -> Tensor:
         return self._cast(dt.uint8)
-
-    def bool(self) -> Tensor:
-        return self._cast(dt.bool_)
 
     def type_as(self, other: Tensor) -> Tensor:
         return self._cast(other.dtype)
@@ -892,6 +883,16 @@ def _install() -> None:
         write.__doc__ = "The same, in place."
         return write
 
+    def cast(name: str, dtype: DType) -> Callable:
+        def method(self: Tensor) -> Tensor:
+            return self._cast(dtype)
+
+        method.__name__ = name
+        return method
+
+    # In the class body these three would hide the builtins that its annotations mean.
+    for name, dtype in (("bool", dt.bool_), ("int", dt.int32), ("float", dt.float32)):
+        setattr(Tensor, name, cast(name, dtype))
     for name in _UNARY_METHODS:
         if name in OPS and name not in vars(Tensor):
             setattr(Tensor, name, unary(name))
@@ -1085,7 +1086,7 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
     size = (size,) if isinstance(size, int) else tuple(size)
     if dtype is None:
         dtype = fill_value.dtype if isinstance(fill_value, Tensor) else as_dtype(type(fill_value))
-    if isinstance(fill_value, (bool, int)) or isinstance(fill_value, float) and fill_value in (0.0, 1.0):
+    if isinstance(fill_value, (bool, int)) or (isinstance(fill_value, float) and fill_value in (0.0, 1.0)):
         return _source("full", dtype, requires_grad, device, shape=size, value=fill_value)
     _check_device(device)
     value = fill_value if isinstance(fill_value, Tensor) else _number(fill_value)

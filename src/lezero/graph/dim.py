@@ -298,7 +298,7 @@ def identical(a: Sequence[int], b: Sequence[int]) -> bool:
     if len(a) != len(b):
         return False
     for x, y in zip(a, b):
-        if x is not y and ((type(x) is Dim or type(y) is Dim) and _of(x) != _of(y) or int.__ne__(x, y)):
+        if x is not y and (((type(x) is Dim or type(y) is Dim) and _of(x) != _of(y)) or int.__ne__(x, y)):
             return False
     return True
 

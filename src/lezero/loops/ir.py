@@ -273,7 +273,9 @@ def call(op: str, *args: Value) -> Value:
 
 
 def _fold(op: str, *args: int) -> int | None:
-    a, b = args if len(args) == 2 else (args[0], None)
+    if len(args) != 2:
+        return None
+    a, b = args
     match op:
         case "add":
             return a + b

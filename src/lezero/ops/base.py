@@ -57,6 +57,11 @@ class Op:
     gradient: Callable | None = None
     element: Callable | None = None
 
+    # What one kind of operation has; named here because a node only knows that it has an operation.
+    index: Callable | None
+    domain: str
+    reduction: str
+
     name: str
     onnx: str | None
     variadic: bool

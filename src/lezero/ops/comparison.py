@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from lezero.graph.dtype import bool_
+from lezero.graph.dtype import bool_, float64
 from lezero.loops.ir import call, const
-from lezero.ops.base import Composite, Elementwise, broadcast_shapes, op, promoted
+from lezero.ops.base import REGISTRY, Composite, Elementwise, broadcast_shapes, op, promoted
 from lezero.ops.creation import filled
 
 
@@ -156,6 +156,8 @@ class isclose(Comparison):
     attrs = {"rtol": 1e-5, "atol": 1e-8, "equal_nan": False}
 
     def decompose(a, b, rtol, atol, equal_nan):
+        if not a.dtype.is_floating_point and not a.dtype.is_complex:  # unsigned differences would wrap
+            a, b = (REGISTRY["cast"](x, dtype=float64) for x in (a, b))
         close = (a == b) | (isfinite(b) & (abs(a - b) <= atol + rtol * abs(b)))
         return close | (isnan(a) & isnan(b)) if equal_nan else close
 

@@ -74,7 +74,7 @@ def evaluate(outputs: Iterable[Node], values: dict[Node, np.ndarray]) -> list[np
 def reference(node: Node, inputs: list[np.ndarray]) -> np.ndarray:
     """One node's value by its reference rule, checked against what inference promised."""
     op = node.op
-    if op.kind == "elementwise" and len(inputs) > 1 or op.kind == "elementwise" and node.op.domain != "same":
+    if op.kind == "elementwise" and (len(inputs) > 1 or op.domain != "same"):
         inputs = _promote_inputs(node, inputs)
     with np.errstate(all="ignore"):
         if op.kind == "source":

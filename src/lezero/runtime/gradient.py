@@ -162,8 +162,8 @@ def gradients(
                     into = pending.setdefault(past, {})
                     into[past_node] = dy if past_node not in into else into[past_node] + dy
             if not retain_graph:
-                roots = [n for n in begin if n.inputs]
-                here.free(roots) if isinstance(here, Past) else here.freed.extend(roots)
+                taken = [n for n in begin if n.inputs]
+                here.free(taken) if isinstance(here, Past) else here.freed.extend(taken)
     finally:
         state.grad_mode, state.in_rule, state.site = grad_mode, in_rule, None
     return variables, found

@@ -112,7 +112,7 @@ class Variant:
         self.leaves: list[tuple[Node, Source]] = []
         for k, (node, leaf) in enumerate(zip(rec.leaf_nodes, rec.leaf_handles)):
             if leaf is None:
-                value = gets.get(k) or Number((rec.buffers[k].array[()],))
+                value: Source = gets.get(k) or Number((rec.buffers[k].array[()],))
             else:
                 value = rec.buffers[k] if id(leaf) in forgotten else source(leaf)
             self.leaves.append((node, value))

@@ -52,7 +52,7 @@ class Handle:
     """
 
     _rec: Recording | None = None
-    _node: Node | None = None
+    _node: Node = None  # type: ignore[assignment]  # there wherever _rec is
     _buffer: Buffer | None = None
     _shape: tuple[int, ...] | None = None
     _dynamic: tuple[int, ...] = ()
@@ -82,8 +82,8 @@ class Recording:
     """One run's worth of operations: where it is in the trie, and what it holds of the outside world."""
 
     __slots__ = (
-        "bindings", "bytes", "count", "shapes", "freed", "handles", "hooks", "imported", "leaf_handles", "leaf_nodes", "buffers", "scalars",
-        "tail", "variables",
+        "bindings", "buffers", "bytes", "count", "freed", "handles", "hooks", "imported", "leaf_handles", "leaf_nodes", "scalars",
+        "shapes", "tail", "variables",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -155,7 +155,6 @@ journal: list[tuple[Handle, Buffer]] | None = None
 STATE = _State()
 capturing = 0
 """How many captures are in progress, in all threads: modules look here first, since it is quicker than STATE."""
-run_now: Callable[[], None]  # set by runtime.run: runs the recording in progress
 tensor_class: type[Handle] = Handle  # set by lezero.tensor
 
 
@@ -191,6 +190,8 @@ def record(op: Op, operands: tuple, attrs: tuple) -> Any:
     t._node = node
     rec.handles.append(ref(t))
     if rec.count >= MAX_RECORDED and state.capture is None and not state.in_rule:
+        from lezero.runtime.run import run_now
+
         run_now()
     return t
 
@@ -287,7 +288,7 @@ def _infer(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple) -> tu
     if found is not None and (not found[5] or all(dims.holds(g, rec.bindings) for g in found[5])):
         return found
     with dims.noting_guards() as guards:
-        seen = tuple(_Hinted(n, rec) for n in inputs) if any(_symbolic(n) for n in inputs) else inputs
+        seen: tuple = tuple(_Hinted(n, rec) for n in inputs) if any(_symbolic(n) for n in inputs) else inputs
         shape, dtype = op.infer_nodes(seen, attrs)
     devices = {n.device for n in inputs if n.shape or not n.weak}
     if len(devices) > 1:
@@ -432,7 +433,7 @@ def _is_leaf_like(rec: Recording, node: Node, shape: tuple, dtype: DType, device
     return True
 
 
-_SCALARS = {bool: "bool", int: "int", float: "float", complex: "complex"}
+_SCALARS: tuple[type, ...] = (bool, int, float, complex)
 
 
 def import_scalar(rec: Recording, value: Any) -> Node:
@@ -447,7 +448,7 @@ def import_scalar(rec: Recording, value: Any) -> Node:
             if value.ndim == 0 and value.dtype.kind in "biufc":
                 return import_scalar(rec, value.item())
             raise TypeError("a NumPy array among tensors: convert it with lz.tensor(array) or lz.from_numpy(array)")
-        for base in (bool, int, float, complex):
+        for base in _SCALARS:
             if isinstance(value, base):
                 return import_scalar(rec, base(value))
         raise TypeError(f"expected a Tensor or a number, got {type(value).__name__}")
@@ -479,6 +480,10 @@ def scalar_leaf(rec: Recording, value: Any, get: Callable[[], Any] | None, weak:
     import numpy as np
 
     dtype = dtype or number_dtype(value)
+    try:
+        buffer = Buffer(np.array(value, dtype.numpy))
+    except OverflowError:
+        raise OverflowError(f"{value} does not fit in {dtype.name}") from None
     attrs = ("scalar",)
     tail = rec.tail
     for node in (tail.next, *(tail.branches or ())):
@@ -492,10 +497,7 @@ def scalar_leaf(rec: Recording, value: Any, get: Callable[[], Any] | None, weak:
     rec.scalars.append((len(rec.buffers), get))
     rec.leaf_handles.append(None)
     rec.leaf_nodes.append(node)
-    try:
-        rec.buffers.append(Buffer(np.array(value, dtype.numpy)))
-    except OverflowError:
-        raise OverflowError(f"{value} does not fit in {dtype.name}") from None
+    rec.buffers.append(buffer)
     return node
 
 

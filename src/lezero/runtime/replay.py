@@ -54,11 +54,13 @@ class Segment:
         for node, source in self.imports:
             if type(source) is not ref:
                 continue
-            t = source()
-            if t is None or t._rec is not None or t._buffer is None or id(t) in imported:
+            leaf = source()
+            if leaf is None or leaf._rec is not None or leaf._buffer is None or id(leaf) in imported:
                 return False
-            array = t._buffer.array
-            if array.shape != node.shape or array.dtype != node.dtype.numpy or t._requires_grad is not node.tracks or t._history is not None:
+            array = leaf._buffer.array
+            if array.shape != node.shape or array.dtype != node.dtype.numpy:
+                return False
+            if leaf._requires_grad is not node.tracks or leaf._history is not None:
                 return False
         return all(dims.holds(g, rec.bindings) for g in self.guards)
 
@@ -82,6 +84,7 @@ class Segment:
             leaf_nodes.append(node)
             if type(source) is ref:
                 t = source()
+                assert t is not None  # `fits` has looked
                 imported[id(t)] = node
                 leaf_handles.append(t)
                 buffers.append(t._buffer)
@@ -157,7 +160,7 @@ def _learn(
         handle = rec.leaf_handles[k]
         if handle is None:
             value = rec.buffers[k].array[()]
-            imports.append((rec.leaf_nodes[k], gets[k] or (lambda value=value: value)))
+            imports.append((rec.leaf_nodes[k], gets[k] or partial(_itself, value)))
         elif not rec.leaf_nodes[k].static:
             return None
         else:
@@ -172,7 +175,7 @@ def _learn(
 
 def between(start: Node, end: Node) -> list[Node] | None:
     """The trie nodes after `start` up to `end`: just recorded, so each is its predecessor's ``next``."""
-    out = []
+    out: list[Node] = []
     node = start
     while node is not end:
         node = node.next  # type: ignore[assignment]

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,6 @@ def run_now() -> None:
     run_recording(state.recording)
 
 
-recorder.run_now = run_now
 
 
 def run_recording(rec: Recording) -> None:

@@ -23,7 +23,7 @@ from lezero.loops import ir
 from lezero.ops.creation import compute_code
 from lezero.schedule.groups import Group, Grouping
 from lezero.schedule.index import Ix, Mask
-from lezero.schedule.layout import linear, row_major
+from lezero.schedule.layout import linear, planar, row_major
 from lezero.schedule.lower import _Lowering, number
 from lezero.schedule.prepare import matrix
 
@@ -85,7 +85,7 @@ class Contracted:
             channels, kernel = (x.shape[1], w.shape[1]), root.shape[2:]
         self.spec = ConvSpec(
             tuple(map(int, channels)), tuple(map(int, kernel)), attrs["stride"], (top, left, bottom, right), attrs["dilation"],  # type: ignore[arg-type]
-            attrs["groups"], dtype, dtype, self.epilogue,
+            attrs["groups"], dtype, dtype, self.epilogue, planar(root),
         )  # fmt: skip
 
     def plan(self, bindings: Sequence[int], threads: int, target: Target) -> Plan:
@@ -158,14 +158,15 @@ class _Tail(_Lowering):
             term = v if same(coefficient, 1) else ir.call("mul", v, self.params.value(coefficient))
             return ir.call("add", total, term)
 
+        if root.op.name != "dot" and planar(root):
+            images, channels, y, x = group.variables
+            column = x if not same(x.extent, 1) else y  # planes are the rows: the column counts their pixels
+            total = add(total, ir.var("col"), affine.get(column.name, 0))
+            total = add(total, ir.var("channel"), affine.get(channels.name, 0))
+            return add(total, ir.var("batch"), affine.get(images.name, 0))
         total = add(total, ir.var("col"), affine.get(variables[-1].name, 0))
         if root.op.name != "dot":
             step = next((affine.get(v.name, 0) for v in reversed(variables[:-1]) if not same(v.extent, 1)), 0)
-            scale = 1
-            for v in reversed(variables[:-1]):
-                if not same(v.extent, 1):
-                    break
-                scale = scale * v.extent
             return add(total, ir.var("row"), step)
         total = add(total, ir.var("row"), affine.get(variables[-2].name, 0))
         batch = [v for v in variables[:-2] if not same(v.extent, 1)]

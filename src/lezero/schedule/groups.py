@@ -17,7 +17,7 @@ from lezero.graph.dim import same
 from lezero.graph.node import Graph, Node
 from lezero.ops.base import REGISTRY
 from lezero.schedule.index import TRUE, Ix, Mask, Var
-from lezero.schedule.layout import Order, _Seen, linear, row_major
+from lezero.schedule.layout import _Seen, linear, Order, planar, row_major
 
 MAX_NODES = 64
 MAX_ACCESSES = 30
@@ -337,7 +337,10 @@ class Grouping:
             e = linear(a.position, a.node.shape, self.orders[a.node]).affine()
             if e is None or not (same(e.get(last, 0), 0) or same(e.get(last, 0), 1)):
                 return f"{a.node.op.name} is not contiguous along the tile's columns"
-            if group.nodes[0].op.name != "dot" and not _pixelwise(e, group, self.orders[root]):
+            if root.op.name == "dot":
+                continue
+            follows = _planewise(e, group) if planar(root) else _pixelwise(e, group, self.orders[root])
+            if not follows:
                 return f"{a.node.op.name} does not follow the convolution's pixels"
         return None
 
@@ -632,19 +635,26 @@ def _has_position(node: Node) -> bool:
     return False
 
 
+def _planewise(e: dict[str, int], group: Group) -> bool:
+    """Whether an affine access of a row-major result is a*column + anything of image and channel, with planes as rows."""
+    _, _, y, x = group.variables
+    across = e.get(x.name, 0)
+    if same(x.extent, 1):
+        return same(y.extent, 1) or same(e.get(y.name, 0), 0) or same(e.get(y.name, 0), 1)
+    return same(y.extent, 1) or same(e.get(y.name, 0), across * x.extent)
+
+
 def _pixelwise(e: dict[str, int], group: Group, order: Order) -> bool:
     """Whether an affine access of a channels-last result is a*pixel + b*channel."""
     n, y, x, _ = (group.variables[a] for a in order)
-    a = e.get(x.name, 0) if x.extent != 1 else None
-    b = e.get(y.name, 0) if y.extent != 1 else None
-    c = e.get(n.name, 0) if n.extent != 1 else None
-    step = a if a is not None else None
-    for got, width in ((b, x.extent), (c, x.extent * y.extent)):
-        if got is None:
+    step: int | None = None
+    for v, width in ((x, 1), (y, x.extent), (n, x.extent * y.extent)):
+        if same(v.extent, 1):
             continue
+        got = e.get(v.name, 0)
         if step is None:
-            return False if not same(got, 0) and a is None and b is None and got is not c else True
-        if not same(got, step * width):
+            step = got  # the innermost that moves at all: everything further in has one position
+        elif not same(got, step * width):
             return False
     return True
 

@@ -295,7 +295,7 @@ class Mask:
 
     def __init__(self, *parts: Any):
         self.parts = parts  # ("ge"|"lt"|"eq", Ix, Ix) or ("and"|"or", Mask, Mask) or ("not", Mask) or (True,) or (False,)
-        self.key = tuple(p.key if isinstance(p, (Ix, Mask)) else p for p in parts)
+        self.key: tuple = tuple(p.key if isinstance(p, (Ix, Mask)) else p for p in parts)
 
     @staticmethod
     def compare(op: str, a: Ix, b: Ix) -> Mask:

@@ -165,10 +165,8 @@ class _Lowering:
             return ir.const(fill, code)
         for k, at, mask in reversed(parts):
             x = node.inputs[k]
-            if mask is None and outer is None:
-                v = self.value(x, at)
-            else:
-                v = self._masked(x, at, mask if outer is None else outer if mask is None else outer & mask)
+            both = mask if outer is None else outer if mask is None else outer & mask
+            v = self.value(x, at) if both is None else self._masked(x, at, both)
             if mask is None:
                 result = v
                 continue

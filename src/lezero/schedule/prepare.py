@@ -16,7 +16,7 @@ from lezero.ops.base import REGISTRY
 from lezero.ops.expr import Expr
 from lezero.schedule.groups import pieces
 from lezero.schedule.index import Ix, Var
-from lezero.schedule.layout import CHANNELS_LAST, Order, infer_orders, linear, row_major, same_memory
+from lezero.schedule.layout import CHANNELS_LAST, Order, infer_orders, linear, planar, row_major, same_memory
 
 FLOATS = frozenset(("f32", "f64", "bf16", "f16"))
 
@@ -69,10 +69,9 @@ def _with_orders(node: Node, inputs: tuple[Node, ...], orders: dict[Node, Order]
 
 
 def _wanted(node: Node) -> tuple[Order, ...]:
-    """Orders a convolution reads its operands in: activations channels-last, weights as the user holds them."""
-    if node.op.name == "conv2d_weight_grad":
-        return CHANNELS_LAST, CHANNELS_LAST
-    return CHANNELS_LAST, row_major(4)
+    """Orders a convolution reads its operands in; weights are as the user holds them."""
+    images = row_major(4) if planar(node) else CHANNELS_LAST
+    return images, images if node.op.name == "conv2d_weight_grad" else row_major(4)
 
 
 def _stored(x: Node) -> bool:

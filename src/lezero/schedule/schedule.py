@@ -122,7 +122,7 @@ class Schedule:
                                 touch(name, nbytes(name), at)
                         else:
                             touch((step, name), workspaces[name], at)
-                    names = [n if isinstance(n, Node) else (step, n) for n in operands]
+                    names: list[Any] = [n if isinstance(n, Node) else (step, n) for n in operands]
                     sets.append((names, offsets, params, tasks))
                 source, label, combine, overwrites = launches[0][0]
                 scratch = max(source.scratch(p) for _, _, p, _ in sets)
@@ -232,8 +232,7 @@ def order_steps(steps: list[Step]) -> tuple[list[list[Step]], frozenset[int]]:
     shared = {s for ss in same_code.values() for s in ss}
     rank = {s: i for i, s in enumerate(steps)}
     missing = {s: len(before) for s, before in needs.items()}
-    ready = [(rank[s], s) for s in steps if not missing[s] and s not in shared]
-    ready = [(r, i, s) for i, (r, s) in enumerate(ready)]
+    ready = [(rank[s], i, s) for i, s in enumerate(s for s in steps if not missing[s] and s not in shared)]
     heapq.heapify(ready)
     out: list[list[Step]] = []
     count = len(ready)
