@@ -9,12 +9,12 @@ import statistics
 import time
 
 import numpy as np
-from training import network
 
 import lezero as lz
 from lezero import nn, optim
 from lezero.backends.cpu import CpuProgram
 from lezero.nn import functional as F
+from training import network
 
 
 def main():

@@ -41,9 +41,8 @@ def network(nn, task):
 def lezero_step(task, threads, captured):
     import lezero as lz
     from lezero import nn, optim
-    from lezero.nn import functional as F
-
     from lezero.backends.cpu.pool import set_num_threads
+    from lezero.nn import functional as F
 
     set_num_threads(threads)
     lz.manual_seed(0)

@@ -2,7 +2,7 @@
 
 Knobs
 -----
-LEZERO_TEST_EXAMPLES : how many inputs each property draws (default 4; ``tests/matrix.py`` and CI set their own)
+LEZERO_TEST_EXAMPLES : how many inputs each property draws (default 2; 50 for an evening)
 LEZERO_TEST_CACHE : folder for compiled kernels (default: inside pytest's own cache, so that a second run compiles nothing)
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-EXAMPLES = int(os.environ.get("LEZERO_TEST_EXAMPLES", "4"))
+EXAMPLES = int(os.environ.get("LEZERO_TEST_EXAMPLES", "2"))
 
 # before lezero is imported: an arena reads its knob once
 os.environ.setdefault("LEZERO_POISON_ARENA", "1")

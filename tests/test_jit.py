@@ -8,9 +8,13 @@ import pytest
 
 import lezero as lz
 from lezero import nn, optim
+from lezero.hal import registry
 from lezero.nn import functional as F
 from lezero.runtime import stats
 from lezero.runtime.jit import MAX_VARIANTS, CaptureError
+
+native = pytest.mark.skipif(registry.get_backend() != "cpu", reason="about the backend that generates code")
+"""Tests that look into the CPU backend; all others hold on every backend."""
 
 
 def batch(n=8, seed=0):
@@ -296,6 +300,7 @@ def test_a_closure_whose_tensor_is_exchanged():
         f(lz.tensor([3.0]))
 
 
+@native
 def test_tensors_it_writes_are_written_in_place_at_every_call():
     w = lz.tensor(np.zeros(1000, np.float32))
     f = lz.jit(lambda x: w.mul_(0.5).add_(x))
@@ -325,6 +330,7 @@ def test_held_values_survive_captured_updates():
         assert loss.item() == number
 
 
+@native
 def test_captured_steps_write_parameters_where_they_are():
     net, _, step = trainer("plain", "adamw")
     run = lz.jit(step)
@@ -592,6 +598,7 @@ def test_an_exception_in_a_captured_step_leaves_parameters_gradients_and_state_a
     assert losses == [plain(x, y).item() for _ in range(4)]
 
 
+@native
 @pytest.mark.parametrize("call", [0, 1, 2, 4])
 def test_a_failed_run_restores_the_handles(monkeypatch, call):
     from lezero.backends import cpu

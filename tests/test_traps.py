@@ -21,6 +21,9 @@ from lezero.hal import registry
 from lezero.nn import functional as F
 from lezero.runtime import recorder, stats
 
+native = pytest.mark.skipif(registry.get_backend() != "cpu", reason="about the backend that generates code")
+"""Tests that look into the CPU backend; all others hold on every backend."""
+
 
 def data(n=6, seed=0):
     r = np.random.default_rng(seed)
@@ -81,6 +84,7 @@ def test_a_held_old_parameter(hold):
         np.testing.assert_allclose(np.asarray(held), start().sum() if hold == "sum" else start(), rtol=1e-14)
 
 
+@native
 def test_an_update_without_holders_happens_in_place_and_with_holders_does_not():
     x, y = data()
     w = parameter()
@@ -646,6 +650,79 @@ def test_hooks_see_and_replace_gradients():
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("read_loss", [False, True])
+@pytest.mark.parametrize("read_gradient", [False, True])
+@pytest.mark.parametrize("update", [False, True])
+def test_gradients_of_gradients_across_runs(read_loss, read_gradient, update):
+    """As a gradient penalty needs them, whatever was read in between."""
+    a = start()
+    w = parameter()
+    loss = (w**3 * 2).sum()
+    if read_loss:
+        loss.item()
+    loss.backward(create_graph=True)
+    g = w.grad
+    if read_gradient:
+        equal(g, 6 * a**2)
+    w.grad = None
+    if update:
+        with lz.no_grad():
+            w.mul_(5)
+    (g**2).sum().backward()
+    equal(w.grad, 2 * 6 * a**2 * 12 * a)
+
+
+def test_a_hook_that_raises_leaves_no_gradient_and_no_mode_behind():
+    w = parameter()
+    for _ in range(2):
+        h = w * 2
+        h.register_hook(lambda g: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            (h * h).sum().backward()
+        assert w.grad is None and lz.is_grad_enabled()
+    ((w * 2) ** 2).sum().backward()
+    equal(w.grad, 8 * start())
+
+
+def test_a_value_overwritten_after_use_does_not_change_the_gradient():
+    for read in (False, True):
+        w = parameter()
+        h = w * 2
+        y = h * h
+        if read:
+            y.numpy()
+        h.zero_()
+        if read:
+            h.numpy()
+        y.sum().backward()
+        equal(w.grad, 8 * start())
+
+
+def test_backpropagation_through_time_cut_by_detach():
+    w = parameter(np.random.default_rng(0).normal(size=(3, 3)) * 0.3)
+    opt = optim.SGD([w], lr=0.1)
+    h = lz.tensor(np.ones((2, 3)))
+    a, b = w.numpy().copy(), np.ones((2, 3))
+    for _ in range(4):
+        h = h.detach()
+        for _ in range(2):
+            h = (h @ w).tanh()
+        opt.zero_grad()
+        (h**2).sum().backward()
+        opt.step()
+        b1 = np.tanh(b @ a)
+        b2 = np.tanh(b1 @ a)
+        d2 = 2 * b2 * (1 - b2**2)
+        d1 = (d2 @ a.T) * (1 - b1**2)
+        a, b = a - 0.1 * (b1.T @ d2 + b.T @ d1), b2
+        equal(w, a)
+        equal(h, b)
+    out = (h @ w).tanh().sum()
+    out.item()
+    with pytest.raises(RuntimeError, match="retain_graph"):
+        out.backward()  # h comes from a graph whose gradient has been taken
+
+
 def test_hooks_do_not_stay_behind_on_a_repeated_trace():
     x, y = data()
     w = parameter()
@@ -844,6 +921,7 @@ def test_a_shape_error_leaves_the_recording_usable():
     equal(c, np.full((2, 3), 5.0))
 
 
+@native
 @pytest.mark.parametrize("where", ["compile", "run"])
 def test_a_failed_run_can_be_tried_again(monkeypatch, where):
     from lezero.backends import cpu
@@ -929,6 +1007,7 @@ def test_an_interrupted_run_leaves_parameters_as_they_were_or_fully_updated(frac
     np.testing.assert_array_equal(w.numpy(), expected)
 
 
+@native
 @pytest.mark.parametrize("captured", [False, True])
 def test_an_interrupt_that_comes_when_everything_is_written_loses_nothing(captured):
     from lezero.backends.cpu.pool import default_pool

@@ -167,7 +167,7 @@ def _undo(rec: Recording) -> None:
     for r in rec.handles:
         h = r()
         if h is not None and h._rec is rec:
-            h._rec = None  # type: ignore[union-attr]
+            h._rec = None
     run._release(rec)
 
 

@@ -57,7 +57,7 @@ class Tensor(Operand, Handle):
         if rec is not None:
             shape = self._shape
             if shape is None:
-                shape = self._shape = rec.shape_of(self._node)  # type: ignore[arg-type]
+                shape = self._shape = rec.shape_of(self._node)
             return shape
         if self._buffer is None:
             import_handle(STATE.recording, self)
@@ -71,20 +71,20 @@ class Tensor(Operand, Handle):
     @property
     def dtype(self) -> DType:
         if self._rec is not None:
-            return self._node.dtype  # type: ignore[union-attr]
+            return self._node.dtype
         if self._buffer is None:
             import_handle(STATE.recording, self)
-            return self._node.dtype  # type: ignore[union-attr]
+            return self._node.dtype
         return as_dtype(self._buffer.array.dtype)
 
     @property
     def device(self) -> str:
-        return self._node.device if self._rec is not None else self._buffer.device if self._buffer is not None else "cpu"  # type: ignore[union-attr]
+        return self._node.device if self._rec is not None else self._buffer.device if self._buffer is not None else "cpu"
 
     @property
     def ndim(self) -> int:
         if self._rec is not None:
-            return len(self._node.shape)  # type: ignore[union-attr]
+            return len(self._node.shape)
         return len(self.shape)
 
     @property
@@ -136,10 +136,10 @@ class Tensor(Operand, Handle):
         if self._requires_grad:
             return True
         if self._rec is not None:
-            return self._node.tracks  # type: ignore[union-attr]
+            return self._node.tracks
         if self._buffer is None:
             import_handle(STATE.recording, self)
-            return self._node.tracks  # type: ignore[union-attr]
+            return self._node.tracks
         return self._history is not None
 
     @requires_grad.setter
@@ -164,7 +164,7 @@ class Tensor(Operand, Handle):
                 fresh = record(OPS["detach"], (self,), ())
             recorder.adopt(self, fresh)
             if requires_grad:
-                rec.variables[self._node] = self  # type: ignore[index]
+                rec.variables[self._node] = self
         return self
 
     @property
@@ -222,7 +222,7 @@ class Tensor(Operand, Handle):
                 self._hooks = {}
             table = self._hooks
         elif self._rec is not None:
-            table = self._rec.hooks.setdefault(self._node, {})  # type: ignore[arg-type]
+            table = self._rec.hooks.setdefault(self._node, {})
         elif isinstance(self._history, tuple):
             table = self._history[0].hooks.setdefault(self._history[1], {})
         else:
@@ -258,7 +258,7 @@ class Tensor(Operand, Handle):
 
     def numpy(self) -> np.ndarray:
         """The values as a read-only array, without a copy."""
-        if self._requires_grad or (self.requires_grad and STATE.grad_mode and self._rec is not None and self._node.tracks):  # type: ignore[union-attr]
+        if self._requires_grad or (self.requires_grad and STATE.grad_mode and self._rec is not None and self._node.tracks):
             pass  # reading is harmless here: values are immutable, so no gradient can be missed
         return export(self._realized())
 

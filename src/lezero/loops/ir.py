@@ -221,7 +221,7 @@ def number(value: Value) -> bool | int | float | complex:
         return float.fromhex(value.attr)
     if isinstance(value.attr, tuple):
         return complex(float.fromhex(value.attr[0]), float.fromhex(value.attr[1]))
-    return value.attr  # type: ignore[return-value]
+    return value.attr
 
 
 def param(k: int) -> Value:
@@ -312,9 +312,9 @@ def evaluate(value: Value, params: Iterable[int]) -> int:
 
     def go(v: Value) -> int:
         if v.op == "const":
-            return v.attr  # type: ignore[return-value]
+            return v.attr
         if v.op == "param":
-            return params[v.attr]  # type: ignore[index]
+            return params[v.attr]
         folded = _fold(v.op, *(go(a) for a in v.args))
         if folded is None:
             raise ValueError(f"{v.op} cannot be evaluated from params")

@@ -8,7 +8,7 @@ from lezero.loops import ir
 from lezero.loops.printer import show
 
 COMPLEX = frozenset(("c64", "c128"))
-COMPARISONS = frozenset("eq ne lt le gt ge".split())  # noqa: SIM905
+COMPARISONS = frozenset("eq ne lt le gt ge".split())
 PREDICATES = frozenset(("isnan", "isinf", "isfinite"))
 REAL_OF = {"c64": "f32", "c128": "f64"}
 

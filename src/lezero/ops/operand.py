@@ -76,8 +76,8 @@ class Operand:
     __rxor__ = _reflected("bitwise_xor")
     __lshift__ = _binary("bitwise_left_shift")
     __rshift__ = _binary("bitwise_right_shift")
-    __eq__ = _binary("eq")  # type: ignore[assignment]
-    __ne__ = _binary("ne")  # type: ignore[assignment]
+    __eq__ = _binary("eq")
+    __ne__ = _binary("ne")
     __lt__ = _binary("lt")
     __le__ = _binary("le")
     __gt__ = _binary("gt")

@@ -71,7 +71,7 @@ class Optimizer:
         if not isinstance(groups[0], dict):
             groups = [{"params": groups}]
         for group in groups:
-            self.add_param_group(group)  # type: ignore[arg-type]
+            self.add_param_group(group)
         # Initial values are computed here: the first step then records what every other step records.
         runtime.realize(*(p for group in self.param_groups for p in group["params"]))
 

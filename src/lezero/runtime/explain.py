@@ -260,7 +260,7 @@ class _recorded_only:
         for r in self.rec.handles:
             t = r()
             if t is not None and id(t) not in known:
-                t._rec = None  # type: ignore[union-attr]
+                t._rec = None
         run._release(self.rec)
 
 

@@ -38,7 +38,10 @@ def _of_buffer(buffer: Any, node: Node) -> Handle:
 
 
 class _PastValues:
-    """Operands for the nodes of a past recording: stored values, or recorded again from stored ones."""
+    """Operands for the nodes of a past recording: stored values, or recorded again from stored ones.
+
+    Where the gradient is to be differentiated, they remember where they come from.
+    """
 
     def __init__(self, past: Past):
         self.past = past
@@ -64,7 +67,9 @@ class _PastValues:
                 continue
             buffer = self.past.values.get(n)
             if buffer is not None:
-                made[n] = _of_buffer(buffer, n)
+                made[n] = t = _of_buffer(buffer, n)
+                if n.tracks and STATE.grad_mode:
+                    t._history = (self.past, n)
                 stack.pop()
                 continue
             missing = [i for i in n.inputs if i not in made]
@@ -223,7 +228,7 @@ def backward(root: Handle, gradient: Any = None, retain_graph: bool | None = Non
         accumulate([root], [gradient], create_graph, retain)
         return
     variables = list(rec.variables.values())
-    grads = replayed_gradients(rec, root._node, variables, retain)  # type: ignore[arg-type]
+    grads = replayed_gradients(rec, root._node, variables, retain)
     if grads is None:
         accumulate([root], [gradient], create_graph, retain)
 

@@ -509,7 +509,7 @@ def _derive_again(rec: Recording, t: Handle) -> Node:
     op, attrs = t._view  # type: ignore[misc]
     fresh = record(op, (t._base,), attrs)
     adopt(t, fresh)
-    return t._node  # type: ignore[return-value]
+    return t._node
 
 
 def adopt(t: Handle, value: Handle) -> None:
@@ -540,7 +540,7 @@ def assign(t: Handle, value: Handle) -> None:
             value = _as_variable(value)
     adopt(t, value)
     if t._requires_grad:
-        state.recording.variables[t._node] = t  # type: ignore[index]
+        state.recording.variables[t._node] = t
     _stale_views(t, None)
     base = t._base
     came_from = t
@@ -550,7 +550,7 @@ def assign(t: Handle, value: Handle) -> None:
             updated = _as_variable(updated)
         adopt(base, updated)
         if base._requires_grad:
-            state.recording.variables[base._node] = base  # type: ignore[index]
+            state.recording.variables[base._node] = base
         _stale_views(base, came_from)
         came_from, base = base, base._base
 
@@ -582,7 +582,7 @@ def _as_variable(value: Handle) -> Handle:
         if node is not None and node.op is op and node.inputs == inputs:
             break
     else:
-        node = Node(op, inputs, (), source.shape, source.dtype, source.device, tracks=True)  # type: ignore[union-attr]
+        node = Node(op, inputs, (), source.shape, source.dtype, source.device, tracks=True)
         _append(rec, node, True)
     tail.next = node
     rec.tail = node

@@ -11,6 +11,7 @@ A segment holds handles weakly, and is dropped when any of them is gone.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -97,6 +98,7 @@ class Segment:
         handles = rec.handles
         for r, node in self.adopted:
             t = r()
+            assert t is not None  # what owns the table owns these
             imported.pop(id(t), None)
             t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
             handles.append(r)
@@ -142,6 +144,10 @@ def replayed(table: dict[Any, Segment], key: Hashable, fn: Callable[[], Any], re
     return result
 
 
+def _itself(value: Any) -> Any:
+    return value
+
+
 def _learn(
     rec: Recording, start: Node, count: int, leaves: int, made: int, scalars: int, adopted: list[Handle], places: list, guards: tuple
 ) -> Segment | None:
@@ -170,7 +176,7 @@ def _learn(
         return None
     node_guards = [g for node in path for g in node.guards]
     ends = [(ref(t), t._node) for t in final.values()]
-    return Segment(rec.tail, rec.count - count, places, imports, ends, (*guards, *node_guards), len(rec.bindings))  # type: ignore[arg-type]
+    return Segment(rec.tail, rec.count - count, places, imports, ends, (*guards, *node_guards), len(rec.bindings))
 
 
 def between(start: Node, end: Node) -> list[Node] | None:

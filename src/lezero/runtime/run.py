@@ -98,8 +98,6 @@ def run_now() -> None:
     run_recording(state.recording)
 
 
-
-
 def run_recording(rec: Recording) -> None:
     with _lock:
         _run(rec)
@@ -239,7 +237,7 @@ def _ending(rec: Recording, handles: list[Handle]) -> Ending:
         tail.plans = {}
     ending = tail.plans.get(key)
     if ending is None:
-        ending = Ending(rec, nodes)  # type: ignore[arg-type]
+        ending = Ending(rec, nodes)
         for other in tail.plans.values():
             if other.outputs == ending.outputs and other.waiting == ending.waiting:
                 ending.goal = other.goal

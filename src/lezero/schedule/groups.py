@@ -17,7 +17,7 @@ from lezero.graph.dim import same
 from lezero.graph.node import Graph, Node
 from lezero.ops.base import REGISTRY
 from lezero.schedule.index import TRUE, Ix, Mask, Var
-from lezero.schedule.layout import _Seen, linear, Order, planar, row_major
+from lezero.schedule.layout import Order, _Seen, linear, planar, row_major
 
 MAX_NODES = 64
 MAX_ACCESSES = 30
@@ -414,7 +414,7 @@ class Grouping:
     def _try_outer(self, group: Group, node: Node) -> bool:
         """A reduction of row values over all rows becomes the combine phase (the mean of a loss)."""
         x = node.inputs[0]
-        if group.style not in ("row", "lane") or len(node.attrs[0]) != x.ndim or node.op.reduction not in ("sum", "max", "min", "prod"):  # type: ignore[attr-defined]
+        if group.style not in ("row", "lane") or len(node.attrs[0]) != x.ndim or node.op.reduction not in ("sum", "max", "min", "prod"):
             return False
         kept = [v for v in group.variables if v.name not in group.reduced]  # type: ignore[operator]
         if not kept or not same(prod(x.shape), prod(v.extent for v in kept)) or same(prod(x.shape), 1):
@@ -442,7 +442,7 @@ class Grouping:
         size = int(prod(v.extent for v in group.variables if v.name in reduced))
         order = self._loop_order(group)
         inner = next((v for v in reversed(order) if v.extent != 1), None)
-        if node.op.reduction in ("argmax", "argmin"):  # type: ignore[attr-defined]
+        if node.op.reduction in ("argmax", "argmin"):
             return "lane" if (inner is not None and inner.name not in reduced and size <= 1 << 14) or size <= 8 else "row"
         if inner is not None and inner.name in reduced:
             if size <= 16 and rows >= 64:

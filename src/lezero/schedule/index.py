@@ -162,10 +162,10 @@ class Ix:
     def __le__(self, other: Any) -> Any:
         return Mask.compare("ge", Ix.of(other), self)
 
-    def __eq__(self, other: Any) -> Any:  # type: ignore[override]
+    def __eq__(self, other: Any) -> Any:
         return Mask.compare("eq", self, Ix.of(other))
 
-    def __ne__(self, other: Any) -> Any:  # type: ignore[override]
+    def __ne__(self, other: Any) -> Any:
         return ~Mask.compare("eq", self, Ix.of(other))
 
     def variables(self) -> dict[str, Var]:

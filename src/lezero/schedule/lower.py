@@ -256,7 +256,7 @@ class _Lowering:
             if n.op.kind == "reduce":
                 x = n.inputs[0]
                 self.value(x, self._input_position(n))
-                if n.op.reduction in ("argmax", "argmin"):  # type: ignore[attr-defined]
+                if n.op.reduction in ("argmax", "argmin"):
                     self._pin(self._where(n))
                 if n in group.outer:
                     continue
@@ -391,7 +391,7 @@ class _Lowering:
         return [self._reduce(n) for n in nodes]
 
     def _reduce(self, n: Node) -> ir.Reduce:
-        kind = n.op.reduction  # type: ignore[attr-defined]
+        kind = n.op.reduction
         value = self.value(n.inputs[0], self._input_position(n))
         if kind in ("argmax", "argmin"):
             index = self.emit.ix(self._renamed(self._where(n)))
@@ -401,7 +401,7 @@ class _Lowering:
     def _accs(self, nodes: list[Node]) -> list[ir.Stmt]:
         out: list[ir.Stmt] = []
         for n in nodes:
-            kind = n.op.reduction  # type: ignore[attr-defined]
+            kind = n.op.reduction
             if kind in ("argmax", "argmin"):
                 type = compute_code(n.inputs[0].dtype)
                 out.append(ir.Acc(self._acc(n) + "v", type, start(kind[3:], type)))
@@ -619,7 +619,7 @@ class _Lowering:
         for k, n in enumerate(sums):
             type = self._acc_type(n)
             v = ir.load(self.buffers["partial", k], type, ir.var("t"))
-            inside.append(ir.Reduce(self._acc(n), n.op.reduction, v))  # type: ignore[attr-defined]
+            inside.append(ir.Reduce(self._acc(n), n.op.reduction, v))
         combine.append(ir.Loop("t", self.params.named("tasks"), inside))
         self.memo.clear()
         combine += self._stores([n for n in self.stored if n in group.outer])
@@ -679,7 +679,7 @@ class _Lowering:
         return last(kept) > last(reduced)
 
     def _acc_parts(self, n: Node) -> list[tuple[str, str]]:
-        if n.op.reduction in ("argmax", "argmin"):  # type: ignore[attr-defined]
+        if n.op.reduction in ("argmax", "argmin"):
             return [(self._acc(n) + "v", compute_code(n.inputs[0].dtype)), (self._acc(n), "i64")]
         return [(self._acc(n), self._acc_type(n))]
 
@@ -699,9 +699,9 @@ class _Lowering:
             parts = self._acc_parts(n)
             loads = [ir.load(self.buffers["partial", 2 * k + j], type, at) for j, (_, type) in enumerate(parts)]
             if len(parts) == 2:
-                inside.append(ir.Reduce(parts[0][0], n.op.reduction, loads[0], parts[1][0], loads[1]))  # type: ignore[attr-defined]
+                inside.append(ir.Reduce(parts[0][0], n.op.reduction, loads[0], parts[1][0], loads[1]))
             else:
-                inside.append(ir.Reduce(parts[0][0], n.op.reduction, loads[0]))  # type: ignore[attr-defined]
+                inside.append(ir.Reduce(parts[0][0], n.op.reduction, loads[0]))
         body: list[ir.Stmt] = [*self._accs(reduces), ir.Loop("t", self.params.named("tasks"), inside)]
         body += self._stores([n for n in self.stored if n in self.group.row])
         for i, s in enumerate(reversed(kept)):
@@ -739,7 +739,7 @@ def _renumber(body: list[ir.Stmt], buffers: int) -> list[ir.Stmt]:
     def value(v: ir.Value) -> ir.Value:
         if v in memo:
             return memo[v]
-        attr = buffers - 1 - v.attr if v.op == "load" and v.attr < 0 else v.attr  # type: ignore[operator]
+        attr = buffers - 1 - v.attr if v.op == "load" and v.attr < 0 else v.attr
         memo[v] = ir.Value(v.op, v.type, tuple(value(a) for a in v.args), attr)
         return memo[v]
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lezero.backends.cpu import arena, compiler
-from lezero.backends.cpu.detect import detect
+from lezero.backends.cpu import arena, compiler, detect
 from lezero.backends.cpu.pool import default_pool, get_num_threads
 from lezero.backends.cpu.table import RecordTimes, Table, TableBuilder
 from lezero.graph.dtype import DType
@@ -110,7 +109,7 @@ class CpuBackend(Backend):
         return ["cpu"]
 
     def properties(self, device: str) -> Properties:
-        target = detect()
+        target = detect.detect()
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
         return Properties("CPU", "cpu", compiler.core_count(), pages, target.level, {"threads": get_num_threads()})
 
@@ -144,5 +143,5 @@ class CpuBackend(Backend):
         orders = {leaf: b.order or row_major(leaf.ndim) for leaf, b in zip(graph.leaves, inputs)}
         leaves = graph.leaves
         may_write = frozenset(leaves[k] for k in donatable)
-        schedule = build(restructure(graph), orders, may_write, detect(), get_num_threads())
+        schedule = build(restructure(graph), orders, may_write, detect.detect(), get_num_threads())
         return CpuProgram(schedule, leaves, self)

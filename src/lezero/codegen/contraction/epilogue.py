@@ -133,9 +133,9 @@ class Emitter:
 
     def _load(self, value: Value, place: Place) -> X:
         c = self.c
-        stored = self.epilogue.operands[value.attr][1]  # type: ignore[index]
+        stored = self.epilogue.operands[value.attr][1]
         memory = MEMORY[stored]
-        pointer = c.gep(self.operands[value.attr], self._index(value.args[0], place), memory)  # type: ignore[index]
+        pointer = c.gep(self.operands[value.attr], self._index(value.args[0], place), memory)
         step = column_step(value.args[0])
         if step == 1:
             result = X(c.values, c.vector_load(memory, self.lanes, pointer, place.mask), memory, self.lanes)
@@ -150,11 +150,11 @@ class Emitter:
         c = self.c
         match value.op:
             case "const":
-                return value.attr  # type: ignore[return-value]
+                return value.attr
             case "param":
-                return c.param(self.first_param + value.attr)  # type: ignore[operator]
+                return c.param(self.first_param + value.attr)
             case "var":
-                return getattr(place, value.attr)  # type: ignore[arg-type]
+                return getattr(place, value.attr)
         a, b = (self._index(x, place) for x in value.args)
         match value.op:
             case "add":

@@ -73,7 +73,7 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """Layer normalisation over the last dimensions, which are `normalized_shape`."""
-    dims = 1 if type(normalized_shape) is int else len(normalized_shape)  # type: ignore[arg-type]
+    dims = 1 if type(normalized_shape) is int else len(normalized_shape)
     if weight is None:  # otherwise the operation compares the shapes
         _trailing("layer_norm", input, normalized_shape)
     return record(normalization.layer_norm, _affine_operands(input, weight, bias), (dims, eps))

@@ -134,8 +134,8 @@ class _Sort:
         ]  # fmt: skip
         half = call("shr", plus(minus(end, begin), const(1)), const(1))
         ends: list[ir.Stmt] = [
-            ir.Acc(low.attr, "i64", begin),  # type: ignore[arg-type]
-            ir.Acc(high.attr, "i64", minus(middle, const(1))),  # type: ignore[arg-type]
+            ir.Acc(low.attr, "i64", begin),
+            ir.Acc(high.attr, "i64", minus(middle, const(1))),
             ir.Loop(name + "_step", half, body),
         ]
         two = times(width, const(2))
@@ -160,7 +160,7 @@ class _Sort:
         if not self.packed:
             moves.append(ir.Store(target[1], to, ir.load(source[1], "i64", call("where", is_right, right, left))))
         on = minus(const(1), ir.acc(taken, "i64"))
-        return [*moves, ir.Assign(left.attr, plus(left, on) if lowest else minus(left, on))]  # type: ignore[arg-type]
+        return [*moves, ir.Assign(left.attr, plus(left, on) if lowest else minus(left, on))]
 
 
 def _ordered(x: ir.Value, type: str) -> ir.Value:
