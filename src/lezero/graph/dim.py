@@ -12,6 +12,7 @@ remainder of a polynomial that did not come out even, ``("//", poly, poly)`` and
 from __future__ import annotations
 
 import threading
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -31,6 +32,7 @@ def _of(x: int) -> Poly:
     return ((_CONST, int(x)),) if x else ()
 
 
+@functools.lru_cache(4096)
 def _add(a: Poly, b: Poly, sign: int = 1) -> Poly:
     terms = dict(a)
     for m, c in b:
@@ -38,6 +40,7 @@ def _add(a: Poly, b: Poly, sign: int = 1) -> Poly:
     return _poly(terms)
 
 
+@functools.lru_cache(4096)
 def _mul(a: Poly, b: Poly) -> Poly:
     terms: dict = {}
     for m, c in a:

@@ -95,10 +95,11 @@ class Op:
 
     def __call__(self, *operands: Any, **attrs: Any) -> Any:
         """Apply to operands (Tensors record, Exprs build a graph); sources need ``like=`` an operand to know which."""
-        like = attrs.pop("like", None)
+        like = attrs.pop("like", None) if attrs else None
         for o in operands if like is None else (like,):
-            if hasattr(o, "_apply"):
-                return o._apply(self, operands, self.bind(attrs))
+            apply = getattr(o, "_apply", None)
+            if apply is not None:
+                return apply(self, operands, self.bind(attrs) if attrs else self.defaults)
         raise TypeError(f"{self.name}: no tensor among the arguments {operands!r}")
 
     @staticmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lezero.graph.dim import identical
 from lezero.ops.base import Composite, Contraction, broadcast_shapes, op
 from lezero.ops.movement import expand, reshape
 from lezero.ops.reduce import sum
@@ -96,11 +97,11 @@ def _lift(a, b):
 
 
 def _reshaped(x, shape):
-    return x if tuple(x.shape) == tuple(shape) else reshape(x, shape=tuple(shape))
+    return x if identical(x.shape, shape) else reshape(x, shape=tuple(shape))
 
 
 def _expanded(x, shape):
-    return x if tuple(x.shape) == tuple(shape) else expand(x, shape=tuple(shape))
+    return x if identical(x.shape, shape) else expand(x, shape=tuple(shape))
 
 
 @op("matmul", onnx="MatMul")

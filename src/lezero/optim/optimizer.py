@@ -11,6 +11,7 @@ from typing import Any
 from lezero import runtime
 from lezero.nn.hooks import HookHandle
 from lezero.optim.recording import share_counts
+from lezero.runtime.recorder import on_line
 from lezero.runtime.replay import replayed
 from lezero.tensor import Tensor, enable_grad, make_parameter, tensor
 
@@ -99,6 +100,10 @@ class Optimizer:
                 reads += (p, grad)
                 key += (id(p), len(state[p]) if p in state else 0)
         return tuple(key), reads
+
+    def _on_line(self, step: Callable) -> Any:
+        with on_line():
+            return step(self)
 
     @staticmethod
     def _loss(closure: Callable[[], Any] | None) -> Any:
@@ -263,7 +268,7 @@ def _ending_step(step: Callable) -> Callable:
             if key is None:
                 result = step(self, *args, **kwargs)
             else:
-                result = replayed(self._segments, key[0], lambda: step(self), key[1])
+                result = replayed(self._segments, key[0], lambda: self._on_line(step), key[1])
         finally:
             self._stepping = False
         for hook in list(self._post_hooks.values()):

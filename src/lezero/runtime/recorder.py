@@ -13,7 +13,8 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -283,7 +284,8 @@ def _attrs_key(attrs: tuple) -> tuple:
 
 def _infer(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple) -> tuple:
     """(shape, dtype, device, weak, differentiable, guards, signature, symbolic) of an operation; looked up where known."""
-    key = (op, tuple([id(n.signature or _signature(n)) for n in inputs]), _attrs_key(attrs) if attrs else attrs)
+    exact = None if attrs is op.defaults else _attrs_key(attrs)
+    key = (op, tuple([id(n.signature or _signature(n)) for n in inputs]), exact)
     found = _inferred.get(key)
     if found is not None and (not found[5] or all(dims.holds(g, rec.bindings) for g in found[5])):
         return found
@@ -343,6 +345,17 @@ class _Hinted:
     @property
     def ndim(self) -> int:
         return len(self.shape)
+
+
+@contextmanager
+def on_line() -> Iterator[None]:
+    """Give everything recorded inside the user's line of now: looked up once."""
+    outer = STATE.site
+    STATE.site = outer or _user_site()
+    try:
+        yield
+    finally:
+        STATE.site = outer
 
 
 _ours: dict[Any, bool] = {}  # code object -> whether it belongs to this package
