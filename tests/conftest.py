@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 EXAMPLES = int(os.environ.get("LEZERO_TEST_EXAMPLES", "2"))
 
@@ -23,6 +23,7 @@ os.environ.setdefault("LEZERO_VERIFY", "1")
 settings.register_profile(
     "lezero",
     max_examples=EXAMPLES,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # every step of shrinking would compile kernels
     deadline=None,  # the first example of a kernel compiles it
     derandomize=bool(os.environ.get("CI")),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],

@@ -287,3 +287,18 @@ def test_operands_that_are_no_tensors():
     with pytest.raises(OverflowError, match="int64"):
         (x + 2**70).numpy()
     assert (y + 1).tolist() == [4.0, 7.0]  # the recording goes on as if nothing had been
+
+
+def test_results_that_are_collected_and_never_read_do_not_hold_their_data(monkeypatch):
+    """The byte budget: a recording runs when the data it holds passes it, whether or not anybody reads a value."""
+    monkeypatch.setattr(recorder, "MAX_RECORDED_BYTES", 64 * 1000)
+    lz.realize(lz.zeros(1))
+    runs = lz.runtime.stats()["runs"]
+    sums = []
+    for k in range(40):
+        x = lz.tensor(np.full((1000,), float(k), np.float64))
+        sums.append((x * 2).sum())
+        del x
+    assert lz.runtime.stats()["runs"] - runs >= 4
+    assert recorder.STATE.recording.bytes <= 64 * 1000 + 8000
+    assert [s.item() for s in sums] == [2000.0 * k for k in range(40)]

@@ -35,8 +35,9 @@ MAX_BRANCHES = 128
 """How many different continuations of one node are remembered; the oldest goes first."""
 MAX_RECORDED = 20_000
 """A recording is run when it reaches this many operations, so that a forgotten tensor cannot grow it for ever."""
-MAX_RECORDED_BYTES = 1 << 34
-"""A recording is run when the values recorded add up to this many bytes, were all of them stored."""
+MAX_RECORDED_BYTES = 2 << 30
+"""A recording is run when it holds more than this many bytes of data (parameters do not count: they are there anyway), so
+that results which are collected and never read do not keep all they came from."""
 
 
 class Handle:
@@ -190,7 +191,7 @@ def record(op: Op, operands: tuple, attrs: tuple) -> Any:
     t._rec = rec
     t._node = node
     rec.handles.append(ref(t))
-    if rec.count >= MAX_RECORDED and state.capture is None and not state.in_rule:
+    if (rec.count >= MAX_RECORDED or rec.bytes > MAX_RECORDED_BYTES) and state.capture is None and not state.in_rule:
         from lezero.runtime.run import run_now
 
         run_now()
@@ -398,6 +399,8 @@ def import_handle(rec: Recording, t: Handle) -> Node:
     rec.leaf_handles.append(t)
     rec.leaf_nodes.append(node)
     rec.buffers.append(t._buffer)
+    if t._dynamic:
+        rec.bytes += t._buffer.nbytes
     if tracks:
         rec.variables[node] = t
     return node
