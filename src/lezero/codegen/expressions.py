@@ -23,15 +23,19 @@ CLAMP = 1 << 30  # lane offsets are far smaller, so a limit clamped to this comp
 
 
 class V:
-    """An evaluated expression: uniform (only `base`), affine (`base` and `stride`) or lanes (`parts`)."""
+    """An evaluated expression: uniform (only `base`), affine (`base` and `stride`) or lanes (`parts`).
 
-    __slots__ = ("base", "index", "level", "parts", "reads", "stride")
+    Lanes may also be known to be ``first + lane // count``, with `repeat` = (first, count): what pooling reads.
+    """
+
+    __slots__ = ("base", "index", "level", "parts", "reads", "repeat", "stride")
 
     def __init__(
         self, level: int, base: Any = None, stride: Any = None, parts: list | None = None,
-        reads: frozenset = NOTHING, index: bool = False,
+        reads: frozenset = NOTHING, index: bool = False, repeat: tuple[X, int] | None = None,
     ) -> None:  # fmt: skip
         self.level = level
+        self.repeat = repeat
         self.base = base  # X or Pair
         self.stride = stride  # int, X or None
         self.parts = parts
@@ -194,7 +198,26 @@ class Expressions:
             return V(level, one(*(a.base for a in args)), reads=reads, index=index)
         columns = [self.lanes(a) for a in args]
         self.go(level)
-        return V(level, parts=[one(*row) for row in zip(*columns)], reads=reads, index=index)
+        repeat = self._moved_repeat(op, args) if index else None
+        return V(level, parts=[one(*row) for row in zip(*columns)], reads=reads, index=index, repeat=repeat)
+
+    @staticmethod
+    def _moved_repeat(op: str, args: list[V]) -> tuple[X, int] | None:
+        """Repeated lanes with a uniform value added are still repeated lanes."""
+        if op == "add":
+            for a, other in (args, args[::-1]):
+                if a.repeat is not None and other.uniform:
+                    return a.repeat[0] + other.base, a.repeat[1]
+        return None
+
+    def _repeated(self, values: tuple[ir.Value, ...], dividend: V, level: int) -> tuple[X, int] | None:
+        """The vector variable divided by a small constant: vectors begin at multiples of their length, so whole runs of lanes
+        share a quotient."""
+        count = values[1].attr if values[1].op == "const" else 1
+        if values[0].op != "var" or dividend.stride != 1 or count < 2 or self.n % count:
+            return None
+        self.go(level)
+        return dividend.base.op("sdiv", count), count
 
     def lanes(self, v: V) -> list:
         """The vectors of a value, one per part."""
@@ -232,7 +255,8 @@ class Expressions:
         op, level = value.op, max(a.level for a in args)
         if op in ("floordiv", "mod") and args[1].uniform and args[1].index and self.b.rounds_inline:
             quotient, remainder = self._divide(value.args, args, level)
-            return V(level, parts=quotient if op == "floordiv" else remainder, index=True)
+            repeat = self._repeated(value.args, args[0], level) if op == "floordiv" else None
+            return V(level, parts=quotient if op == "floordiv" else remainder, index=True, repeat=repeat)
         if any(a.parts is not None for a in args):
             return None
         if op == "neg":

@@ -92,6 +92,8 @@ class Memory(Expressions):
         """Load part `p`, or store `value` there."""
         b, n, kind = self.b, self.n, memory_type(type)
         size = BITS[kind] // 8
+        if index.repeat is not None and value is None:
+            return self._repeated_lanes(buffer, type, index.repeat, p, mask)
         if index.parts is not None:
             return self._scattered(self._pointer(buffer, type, index.parts[p]), kind, mask, value)
         pointer = self._pointer(buffer, type, index.base)
@@ -123,6 +125,26 @@ class Memory(Expressions):
             text = f"call {spelled} @{name}(ptr align {size} {pointer.name}, {mask.typed}, {spelled} zeroinitializer)"
             x = b.ins(text, kind, n)
         return b.shuffle(x, None, backwards) if index.stride == -1 else x
+
+    def _repeated_lanes(self, buffer: int, type: str, repeat: tuple[X, int], p: int, mask: X | None) -> X:
+        """Each of fewer elements in several lanes: a shorter contiguous load, and a shuffle."""
+        b, n, kind = self.b, self.n, memory_type(type)
+        first, count = repeat
+        few = n // count
+        size = BITS[kind] // 8
+        pointer = self._pointer(buffer, type, first)
+        if p:
+            pointer = b.ins(f"getelementptr i8, {pointer.typed}, i64 {p * few * size}", "ptr", 1)
+        spelled = vector(kind, few)
+        if mask is None:
+            x = b.ins(f"load {spelled}, {pointer.typed}, align {size}", kind, few)
+        else:
+            wanted = b.shuffle(mask, None, range(0, n, count))
+            name = f"llvm.masked.load.{suffix(kind, few)}.p0"
+            b.declarations[name] = f"declare {spelled} @{name}(ptr, {wanted.spelled}, {spelled})"
+            text = f"call {spelled} @{name}(ptr align {size} {pointer.name}, {wanted.typed}, {spelled} zeroinitializer)"
+            x = b.ins(text, kind, few)
+        return b.shuffle(x, None, [k // count for k in range(n)])
 
     def _every_other(self, pointer: X, kind: str, p: int) -> X:
         """Elements two apart: two whole vectors, of which the second ends at the last element wanted, and a shuffle."""
