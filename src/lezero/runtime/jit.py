@@ -198,6 +198,8 @@ class Variant:
             t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
             rec.handles.append(ref(t))
         grads = [(arguments[t] if type(t) is int else t, _handle(rec, node)) for node, t in self.grads]
+        for t, _ in grads:
+            t._grad = None  # the function cleared it, or there was none: its memory is there for the new one
         result = _map_results(self.result, rec, {}, arguments)
         rec.tail, rec.count, rec.bindings = self.tail, self.count, list(self.bindings)
         try:

@@ -6,6 +6,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from math import prod
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ observer: Callable[[Instance, list[RecordTimes]], None] | None = None
 
 MAX_TABLES = 64
 """Tables kept for each program; the least recently used goes first."""
+SMALL_OUTPUT = 64 << 10
+"""Results up to this many bytes keep their memory for the next run of the same table, if nobody holds them by then."""
 
 
 class CpuProgram(Program):
@@ -36,7 +39,7 @@ class CpuProgram(Program):
 
     def __init__(self, schedule: Schedule, leaves: tuple[Node, ...], backend: CpuBackend):
         self.schedule, self.leaves, self.backend = schedule, leaves, backend
-        self.tables: OrderedDict[tuple[int, ...], tuple[Table, Instance]] = OrderedDict()
+        self.tables: OrderedDict[tuple[int, ...], tuple[Table, Instance, list[Any]]] = OrderedDict()
         graph = schedule.graph
         position = {leaf: k for k, leaf in enumerate(leaves)}
         self.reused = [position[schedule.reused[n]] if n in schedule.reused else -1 for n in graph.outputs]
@@ -49,15 +52,21 @@ class CpuProgram(Program):
             found = self._table(key)
         else:
             self.tables.move_to_end(key)
-        table, instance = found
+        table, instance, spare = found
         outputs: list[Buffer] = []
-        for reused, shape, (dtype, order) in zip(self.reused, instance.output_shapes, self.layouts):
+        for k, reused in enumerate(self.reused):
             if reused >= 0:
                 taken = inputs[reused]
                 outputs.append(Buffer(taken.array, "cpu", taken.order, taken.address))
-            else:
-                outputs.append(_empty(shape, dtype, order))
-        bases = np.array([self.backend.reserve(instance.arena_bytes), *(b.address for b in inputs), *(b.address for b in outputs)], np.int64)
+                continue
+            kept = spare[k]
+            if kept is not None and getrefcount(kept[0]) <= 2:  # `kept` and getrefcount's argument
+                outputs.append(Buffer(kept[0], "cpu", self.layouts[k][1], kept[1]))
+                continue
+            made = _empty(instance.output_shapes[k], *self.layouts[k])
+            spare[k] = (made.array, made.address) if made.nbytes <= SMALL_OUTPUT else None
+            outputs.append(made)
+        bases = np.array([self.backend.reserve(instance.arena_bytes), *[b.address for b in inputs], *[b.address for b in outputs]], np.int64)
         try:
             if observer is None:
                 default_pool().run(table, bases)
@@ -69,7 +78,7 @@ class CpuProgram(Program):
             raise
         return outputs
 
-    def _table(self, key: tuple[int, ...]) -> tuple[Table, Instance]:
+    def _table(self, key: tuple[int, ...]) -> tuple[Table, Instance, list[Any]]:
         instance = self.schedule.instantiate(key)
         kernels = compiler.get_kernels([r.source for r in instance.records], self.schedule.target)
         base: dict[Any, int] = {"arena": 0}
@@ -79,7 +88,7 @@ class CpuProgram(Program):
         for r, kernel in zip(instance.records, kernels):
             sets = [([(base[n], o) for n, o in operands], list(params), tasks) for operands, params, tasks in r.sets]
             builder.add(kernel, sets, r.combine_tasks, r.scratch_bytes, r.overwrites, r.label, not r.beside)
-        made = self.tables[key] = (builder.build(), instance)
+        made = self.tables[key] = (builder.build(), instance, [None] * len(instance.output_shapes))
         if len(self.tables) > MAX_TABLES:
             self.tables.popitem(last=False)
         return made
