@@ -70,6 +70,28 @@ def test_products_of_nothing():
     assert (b @ lz.tensor(np.zeros((4, 2), np.float32))).numpy().shape == (0, 2)
 
 
+@pytest.mark.parametrize("shape", [(7, 0, 4), (0, 5, 2), (3, 4, 0)])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_rearranging_nothing(shape, axis):
+    """Kernels that put elements of an empty array in their places: each has a place of its own, or none is needed."""
+    a = np.zeros(shape, np.uint16)
+    x = lz.tensor(a)
+    assert x.argsort(axis).numpy().shape == shape
+    turned = x.permute(2, 0, 1)
+    both = [(turned + 1).sum(axis), turned + 1, turned.contiguous()]
+    expected = a.transpose(2, 0, 1) + 1
+    np.testing.assert_array_equal(both[0].numpy(), expected.sum(axis))
+    assert [y.numpy().shape for y in both[1:]] == [expected.shape] * 2
+
+
+def test_writing_nothing():
+    x = lz.tensor(np.arange(3, dtype=np.int8))
+    nowhere, nothing = lz.tensor(np.zeros(0, np.int64)), lz.tensor(np.zeros(0, np.int8))
+    for y in (x.scatter(0, nowhere, nothing), x.scatter_add(0, nowhere, nothing), x.index_add(0, nowhere, nothing)):
+        np.testing.assert_array_equal(y.numpy(), np.arange(3))
+    assert x[nowhere].numpy().shape == (0,)
+
+
 def test_eight_dimensions():
     a = np.arange(256, dtype=np.float32).reshape((2,) * 8)
     x = lz.tensor(a).permute(7, 6, 5, 4, 3, 2, 1, 0)

@@ -152,6 +152,8 @@ def grad_of(function: Callable, argnums: int | Sequence[int] = 0, has_aux: bool 
 
 def value_and_grad(function: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable:
     """As :func:`grad_of`, returning (what the function returns, its gradient)."""
+    if not callable(function):
+        raise TypeError(f"grad: a function is needed, got {type(function).__name__}; for tensors use lz.autograd.grad")
     positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @functools.wraps(function, updated=())

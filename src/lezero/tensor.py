@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from math import prod
+from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +49,10 @@ class Tensor(Operand, Handle):
         return record(op, operands, attrs)
 
     def _accepts(self, other: Any) -> bool:
-        return isinstance(other, (bool, int, float, complex, Handle, np.generic))
+        # Arrays are taken so that they are refused with advice: NumPy would answer with an array, without a gradient.
+        return isinstance(other, (bool, int, float, complex, Handle, np.generic, np.ndarray))
+
+    __array_priority__ = 1000  # NumPy's operators leave `array + tensor` and `number * tensor` to us
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -565,6 +569,8 @@ class Tensor(Operand, Handle):
     def split(self, size: Any, dim: int = 0) -> tuple[Tensor, ...]:
         d = normalize_axis("split", dim, self.ndim)
         total = int(self.shape[d])
+        if isinstance(size, int) and size < 1:
+            raise ValueError(f"split: a size of 1 or more is needed, got {size}")
         sizes = list(size) if not isinstance(size, int) else [min(size, total - i) for i in range(0, total, size)] or [0]
         if sum(sizes) != total:
             raise ValueError(f"split: sizes {sizes} do not add up to the extent {total} of dimension {dim}")
@@ -935,7 +941,14 @@ def _sizes(args: tuple) -> tuple[int, ...]:
     """(2, 3) from f(2, 3), f((2, 3)) and f([2, 3])."""
     if len(args) == 1 and isinstance(args[0], (tuple, list)):
         args = tuple(args[0])
-    return tuple(a if isinstance(a, int) else int(a) for a in args)
+    return tuple(a if isinstance(a, int) else _extent(a) for a in args)
+
+
+def _extent(value: Any) -> int:
+    try:
+        return as_index(value)
+    except TypeError:
+        raise TypeError(f"sizes and dimensions are ints, got {value!r} of type {type(value).__name__}") from None
 
 
 def _unpickle(cls: type, data: bytes, dtype: str, shape: tuple, requires_grad: bool, dynamic: tuple) -> Tensor:
@@ -1015,6 +1028,13 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
                 array = array.astype(dt.default_dtype().to_complex().numpy)
             elif array.size == 0 and dtype is None:
                 array = array.astype(dt.default_dtype().numpy)
+    if array.dtype == object:
+        raise TypeError(
+            f"tensor: numbers, nested sequences of numbers or arrays are needed, got {type(data).__name__} "
+            "holding something else (or an integer beyond 64 bits)"
+        )
+    if not array.dtype.isnative:  # files in network order, as MNIST's
+        array = array.astype(array.dtype.newbyteorder("="))
     if dtype is not None:
         array = array.astype(as_dtype(dtype).numpy)
     else:
@@ -1086,7 +1106,7 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
     size = (size,) if isinstance(size, int) else tuple(size)
     if dtype is None:
         dtype = fill_value.dtype if isinstance(fill_value, Tensor) else as_dtype(type(fill_value))
-    if isinstance(fill_value, (bool, int)) or (isinstance(fill_value, float) and fill_value in (0.0, 1.0)):
+    if isinstance(fill_value, (bool, int)) or (isinstance(fill_value, float) and repr(fill_value) in ("0.0", "1.0")):
         return _source("full", dtype, requires_grad, device, shape=size, value=fill_value)
     _check_device(device)
     value = fill_value if isinstance(fill_value, Tensor) else _number(fill_value)
@@ -1144,6 +1164,8 @@ def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device:
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    if n < 0 or (m is not None and m < 0):
+        raise ValueError(f"eye: extents must not be negative, got {(n, m)}")
     rows, columns = arange(n).reshape(n, 1), arange(n if m is None else m)
     t = (rows == columns)._cast(as_dtype(dtype or dt.default_dtype()))
     return t.requires_grad_() if requires_grad else t

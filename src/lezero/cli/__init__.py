@@ -5,10 +5,16 @@ Every command lives in its own module and is imported when it is called, so that
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 from importlib import import_module
+from typing import Any
 
 import click
+
+from lezero.codegen.llvm import NoTargetError
+from lezero.hal.knobs import KnobError
 
 # name -> (module, function, one line for --help)
 COMMANDS = {
@@ -22,7 +28,7 @@ COMMANDS = {
     "doctor": ("doctor", "doctor", "Show what was found on this machine and check that it computes."),
     "version": ("version", "version", "Show the version."),
 }
-MISTAKE, INTERRUPTED = 2, 130
+FAULT, MISTAKE, INTERRUPTED = 1, 2, 130
 
 
 class _Commands(click.Group):
@@ -53,7 +59,26 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run a command line and return its exit code; a user's mistake is one line on standard error."""
+    """Run a command line and return its exit code; what goes wrong is one line on standard error.
+
+    ``LEZERO_TRACEBACK=1`` shows where an error that should not happen came from.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            return _run(arguments)
+    except Exception as error:
+        if os.environ.get("LEZERO_TRACEBACK", "0") not in ("", "0"):
+            raise
+        click.echo(
+            f"lezero: this should not have happened: {_line(f'{type(error).__name__}: {error}')}; LEZERO_TRACEBACK=1 shows "
+            "where, which is what a report needs",
+            err=True,
+        )
+        return FAULT
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
         with command.make_context("lezero", sys.argv[1:] if arguments is None else list(arguments)) as context:
             result = command.invoke(context)
@@ -73,17 +98,28 @@ def run(arguments: list[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has seen enough; nothing more can be written, not even at exit.
-        import os
-
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         if error.errno is None or error.filename is None:
             return _fail(str(error))
         return _fail(f"{error.strerror}: {error.filename}")
+    except MemoryError as error:
+        return _fail(f"not enough memory: {error}" if str(error) else "not enough memory")
+    except (KnobError, NoTargetError) as error:  # what the machine lacks, and settings it cannot have
+        return _fail(str(error))
+
+
+def _line(message: str) -> str:
+    return " ".join(message.split())
+
+
+def _warn(message: Any, *_: Any, **__: Any) -> None:
+    """A warning without the place in our code that it was raised at."""
+    click.echo(f"lezero: warning: {_line(str(message))}", err=True)
 
 
 def _fail(message: str) -> int:
-    line = " ".join(message.split())
+    line = _line(message)
     click.echo(f"lezero: {line[:1].lower() + line[1:] if line[1:2].islower() else line}", err=True)
     return MISTAKE

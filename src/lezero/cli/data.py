@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,16 @@ def open_images(data: str, train: bool) -> Images:
     """``digits`` or a folder with IDX files."""
     with user_errors():
         return Digits(train) if data == "digits" else MNIST(data, train)
+
+
+def check_output(option: str, path: Path) -> None:
+    """Refuse a file that cannot be written before an hour is spent on what goes into it."""
+    if not path.parent.is_dir():
+        raise click.UsageError(f"{option}: there is no folder {str(path.parent)!r}")
+    if path.is_dir():
+        raise click.UsageError(f"{option}: {str(path)!r} is a folder; name a file")
+    if not os.access(path.parent, os.W_OK):
+        raise click.UsageError(f"{option}: nothing can be written to the folder {str(path.parent)!r}")
 
 
 def read_images(path: Path) -> np.ndarray:

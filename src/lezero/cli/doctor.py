@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-_PACKAGES = ("numpy", "llvmlite", "ml_dtypes", "rich", "click", "cloudpickle", "scikit-learn")
+_PACKAGES = ("numpy", "llvmlite", "ml_dtypes", "rich", "click", "scikit-learn")
 
 
 @click.command()
@@ -81,12 +81,12 @@ def _cache() -> dict[str, Any]:
 
 
 def _writable(folder: Path) -> bool:
-    """Whether a file can be made there, or the folder where it would be made."""
+    """Whether a kernel can be kept there, or in the folder where it would be made."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            return True
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            return file.write(bytes(1 << 16)) == 1 << 16  # a full disk still takes an empty file
     except OSError:
         return False
 
@@ -141,7 +141,7 @@ def _error(got: Any, wanted: Any) -> float:
 def _print(facts: dict[str, Any]) -> None:
     cpu, cache, check = facts["cpu"], facts["cache"], facts["self_check"]
     packages = ", ".join(f"{n} {v or '(not installed)'}" for n, v in facts["packages"].items())
-    writable = "" if cache["writable"] else "; NOT WRITABLE, so every process compiles anew: set LEZERO_CACHE_DIR"
+    writable = "" if cache["writable"] else "; NOT WRITABLE (or full), so every process compiles anew: set LEZERO_CACHE_DIR"
     rows = [
         ("lezero", facts["lezero"]),
         ("python", facts["python"]),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from lezero.cli.data import open_images
+from lezero.cli.data import check_output, open_images
 
 
 @click.command()
@@ -23,8 +23,7 @@ def quickstart(data: str, output: Path, epochs: int | None, seed: int) -> None:
 
     Takes well under a minute on two cores; everything it does is also a command or a few lines of Python.
     """
-    if not output.parent.is_dir():
-        raise click.UsageError(f"--output: there is no folder {str(output.parent)!r}")
+    check_output("--output", output)
     training, held_out = open_images(data, True), open_images(data, False)
     from lezero.cli.recipe import fit
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
+import click
 import numpy as np
 
 import lezero as lz
@@ -41,11 +43,22 @@ def fit(
     trainer = Trainer(
         classifier.model, optimizer, F.cross_entropy,
         metrics=["accuracy"], scheduler=scheduler, schedule_per="step", progress=progress,
-        callbacks=[SameOptions(model=name, epochs=epochs, batch_size=batch_size, lr=lr, images=len(training))],
+        callbacks=[FiniteLoss(), SameOptions(model=name, epochs=epochs, batch_size=batch_size, lr=lr, images=len(training))],
     )  # fmt: skip
     start = time.perf_counter()
     history = trainer.fit(loader, validation, epochs=epochs, checkpoints=checkpoints, resume=resume)
     return classifier, history, time.perf_counter() - start
+
+
+class FiniteLoss(Callback):
+    """Ends a training that cannot recover, before anything of it is saved."""
+
+    def on_epoch_end(self, trainer: Trainer, logs: Any) -> None:
+        if not math.isfinite(logs["loss"]):
+            raise click.ClickException(
+                f"the loss is {logs['loss']} after epoch {trainer.epoch}: a smaller learning rate usually helps (train --lr), and "
+                "lz.debug.check_numerics() finds the operation where it began. Nothing was saved of this epoch"
+            )
 
 
 class SameOptions(Callback):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lezero.cli.data import open_images, user_errors
+from lezero.cli.data import check_output, open_images, user_errors
 
 
 @click.command()
@@ -47,8 +48,9 @@ def train(
 
     if name not in NETWORKS:
         raise click.UsageError(f"there is no model {name!r}; there are {', '.join(NETWORKS)}")
-    if not out.parent.is_dir():
-        raise click.UsageError(f"--out: there is no folder {str(out.parent)!r}")
+    if not math.isfinite(lr):
+        raise click.UsageError(f"--lr: a finite number is needed, got {lr}")
+    check_output("--out", out)
     checkpoints = Checkpoints(out.with_name(out.stem + "-checkpoints"), keep_best=False)
     training, held_out = open_images(data, True), open_images(data, False)
     if resume and not checkpoints.last.exists():

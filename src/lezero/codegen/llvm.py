@@ -19,6 +19,10 @@ class CompileError(RuntimeError):
     """LLVM refused the IR, or has no code generator for the target."""
 
 
+class NoTargetError(CompileError):
+    """This build of LLVM has no code generator for the target."""
+
+
 def compile_to_object(ir_text: str, target: Target) -> bytes:
     """Verify, optimise and assemble a module.
 
@@ -41,7 +45,7 @@ def compile_to_object(ir_text: str, target: Target) -> bytes:
     Raises
     ------
     CompileError
-        If the text does not parse or verify, or LLVM has no such target.
+        If the text does not parse or verify; NoTargetError if LLVM has no such target.
     """
     import llvmlite.binding as llvm
 
@@ -74,8 +78,11 @@ def _machine(triple: str, cpu: str, features: str) -> Any:
         llvm.initialize_native_asmparser()  # inline assembly
         try:
             found = llvm.Target.from_triple(triple)
+            machine = found.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
         except RuntimeError as error:
-            raise CompileError(f"this build of llvmlite generates no code for {triple}: {error}") from None
-        machine = found.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
+            raise NoTargetError(
+                f"this build of llvmlite generates no code for {triple} ({error}). Install one that does "
+                "(pip install --force-reinstall llvmlite), or compute with NumPy, slowly: LEZERO_BACKEND=numpy"
+            ) from None
         _machines[key] = machine
     return machine

@@ -18,6 +18,7 @@ from typing import Any
 
 from lezero.data import _wire as wire
 from lezero.data._shared import INHERITS_DESCRIPTORS, Block
+from lezero.data.culprit import culprit
 
 _GRACE_S = 1.0  # for the item under way when a pool is closed; then the worker is killed
 
@@ -220,11 +221,12 @@ def _pack(cargo: tuple[Any, Any, Any], block: Block) -> wire.Packed:
         return wire.dump(cargo, place)
     except Exception as error:
         names = ("dataset", "collate_fn", "worker_init_fn")
-        culprit = next((n for n, part in zip(names, cargo) if not _travels(part)), names[0])
+        name, part = next(((n, p) for n, p in zip(names, cargo) if not _travels(p)), (names[0], cargo[0]))
+        path, reason = culprit(part, name, _travels)
         raise TypeError(
-            f"the {culprit} cannot be sent to a worker process ({type(error).__name__}: {error}). Open files, locks, "
-            "database connections and generators cannot travel: create them on first use inside the worker (or in "
-            "worker_init_fn), or use num_workers=0"
+            f"the {name} cannot be sent to a worker process, because of {path}, a {type(reason).__qualname__} "
+            f"({type(error).__name__}: {error}). Open files, locks, database connections and generators cannot travel: "
+            "create them on first use inside the worker (or in worker_init_fn), or use num_workers=0"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """What travels between a loader and its workers, and how: framed pickles, with large arrays in shared memory.
 
-Functions and classes defined in the user's ``__main__`` (or inside other functions) travel by value with cloudpickle, so
-that a worker never runs the training script.  Arrays and tensors become buffers beside the pickle and are copied once on
+Functions and classes defined in the user's ``__main__`` (or inside other functions) travel by value (by_value.py), so that
+a worker never runs the training script.  Arrays and tensors become buffers beside the pickle and are copied once on
 each side.
 """
 
@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-import cloudpickle
 import numpy as np
+
+from lezero.data import by_value
 
 _ALIGN = 64
 
@@ -45,8 +46,8 @@ def _padded(size: int) -> int:
     return -(-size // _ALIGN) * _ALIGN
 
 
-class _Pickler(cloudpickle.Pickler):
-    """cloudpickle, with arrays and tensors as out-of-band buffers."""
+class _Pickler(by_value.Pickler):
+    """Functions and classes by value where needed, and arrays and tensors as out-of-band buffers."""
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -82,11 +83,14 @@ def _load_tensor(buffer: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
     return tensor(np.frombuffer(buffer, np.uint8).view(dtype).reshape(shape))  # copies
 
 
-def dump(obj: Any, place: Callable[[int], memoryview | None]) -> Packed:
-    """Pickle `obj`; its buffers go to the memory that ``place(nbytes)`` offers, or along if it offers none."""
+def dump(obj: Any, place: Callable[[int], memoryview | None], returning: bool = False) -> Packed:
+    """Pickle `obj`; its buffers go to the memory that ``place(nbytes)`` offers, or along if it offers none.
+
+    `returning` says that it goes back to the process that sent this one its classes and functions.
+    """
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(obj)
+    _Pickler(file, buffer_callback=buffers.append, returning=returning).dump(obj)
     views = [b.raw() for b in buffers]
     packed = Packed(file.getvalue(), [v.nbytes for v in views])
     target = place(packed.nbytes) if packed.nbytes else None

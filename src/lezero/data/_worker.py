@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from lezero.data import _wire as wire
+from lezero.data import by_value
 from lezero.data._shared import Block
 from lezero.data.collate import default_collate, default_convert
 from lezero.data.fetch import END, Fetcher
@@ -101,7 +102,7 @@ class _Worker:
                 if batch is END:
                     self._send(wire.Exhausted(message.epoch, message.number))
                     continue
-                packed = wire.dump(batch, partial(_room, slots[message.slot]))
+                packed = wire.dump(batch, partial(_room, slots[message.slot]), returning=True)
             except Exception as error:
                 self._fail(message.epoch, message.number, fetcher.context, error)
             else:
@@ -122,7 +123,7 @@ class _Worker:
     def _fail(self, epoch: int, number: int, context: str, error: Exception) -> None:
         exception: bytes | None
         try:
-            exception = wire.cloudpickle.dumps(error)
+            exception = by_value.dumps(error, returning=True)
         except Exception:
             exception = None
         kind, message = type(error).__name__, str(error)

@@ -6,6 +6,7 @@ import os
 from importlib import import_module
 
 from lezero.hal.backend import Backend
+from lezero.hal.knobs import KnobError
 
 _BUILTIN = {"cpu": "lezero.backends.cpu:CpuBackend", "numpy": "lezero.backends.numpy:NumpyBackend"}
 _made: dict[str, Backend] = {}
@@ -54,5 +55,8 @@ def get_backend() -> str:
 def current() -> Backend:
     global _current
     if _current is None:
-        _current = load_backend(os.environ.get("LEZERO_BACKEND", "cpu"))
+        chosen = os.environ.get("LEZERO_BACKEND", "").strip().lower() or "cpu"
+        if chosen not in _BUILTIN and chosen not in _entry_points():
+            raise KnobError(f"LEZERO_BACKEND={chosen!r}: there is no such backend; installed: {', '.join(list_backends())}")
+        _current = load_backend(chosen)
     return _current

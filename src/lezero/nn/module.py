@@ -66,6 +66,7 @@ class Module:
             self._forget(name, keep=names["_parameter_names"])
             names["_parameter_names"][name] = None
         elif isinstance(value, Module):
+            self._refuse_cycle(name, value)
             self._forget(name, keep=names["_module_names"])
             names["_module_names"][name] = None
         elif isinstance(value, Buffer):
@@ -79,6 +80,11 @@ class Module:
             if name in names["_buffer_names"] and not isinstance(value, Tensor):
                 raise TypeError(self._cannot_assign(name, value, "a buffer", "a Tensor or None"))
         object.__setattr__(self, name, value)
+
+    def _refuse_cycle(self, name: str, value: Module) -> None:
+        # A module without children and a module still without a parent cannot close a circle; nearly all are one of them.
+        if value is self or (value._module_names and any(m is self for m in value.modules())):
+            raise ValueError(f"{type(self).__name__}.{name}: a module cannot contain itself, directly or through others")
 
     def _cannot_assign(self, name: str, value: Any, kind: str, accepted: str) -> str:
         return f"{type(self).__name__}.{name} is {kind}: it takes {accepted}, got {type(value).__name__}"
@@ -120,6 +126,8 @@ class Module:
             raise TypeError(
                 f"{type(self).__name__}.{name}: a child is an nn.Module or None, got {type(module).__name__}"
             )
+        if module is not None:
+            self._refuse_cycle(name, module)
         self._register("module", self._module_names, name, module)
 
     add_module = register_module

@@ -83,4 +83,5 @@ class Operand:
     __gt__ = _binary("gt")
     __ge__ = _binary("ge")
     __matmul__ = _binary("matmul")
+    __rmatmul__ = _reflected("matmul")
     __hash__ = object.__hash__

@@ -141,9 +141,7 @@ def gradients(
 
             def arrived(node: Node, dy: Any, here: Any = here) -> Any:
                 state.site = node.site  # what the gradient of a line records is that line's
-                for hook in here.hooks.get(node, {}).values():
-                    replaced = hook(dy)
-                    dy = dy if replaced is None else replaced
+                dy = _hooked(dy, here.hooks.get(node))
                 k = targets.get((here, node))
                 if k is not None:
                     found[k] = dy if found[k] is None else found[k] + dy
@@ -155,9 +153,7 @@ def gradients(
                 if t is None:
                     continue
                 if t._requires_grad:
-                    for hook in (t._hooks or {}).values():
-                        replaced = hook(dy)
-                        dy = dy if replaced is None else replaced
+                    dy = _hooked(dy, t._hooks)
                     before = variables.get(id(t))
                     variables[id(t)] = (t, dy if before is None else before[1] + dy)
                 elif t._history is FREED:
@@ -172,6 +168,26 @@ def gradients(
     finally:
         state.grad_mode, state.in_rule, state.site = grad_mode, in_rule, None
     return variables, found
+
+
+def _hooked(dy: Any, hooks: dict | None) -> Any:
+    """A gradient after the user's hooks, each of which may replace it."""
+    for hook in (hooks or {}).values():
+        replaced = hook(dy)
+        if replaced is None:
+            continue
+        if not isinstance(replaced, Handle):
+            raise TypeError(f"backward: a hook must return a tensor or None, got {type(replaced).__name__}")
+        if tuple(replaced.shape) != tuple(dy.shape):  # type: ignore[attr-defined]
+            raise ValueError(
+                f"backward: a hook returned shape {_shown(replaced)} for a gradient of shape {_shown(dy)}"
+            )
+        dy = replaced
+    return dy
+
+
+def _shown(t: Any) -> str:
+    return str(tuple(int(d) for d in t.shape))
 
 
 def rec_attrs(rec: Recording, attrs: tuple) -> tuple:
@@ -218,6 +234,8 @@ def backward(root: Handle, gradient: Any = None, retain_graph: bool | None = Non
             "backward: this tensor does not depend on anything that requires a gradient "
             "(a parameter, or requires_grad=True), or it was computed under no_grad()"
         )
+    if gradient is not None and not isinstance(gradient, Handle):
+        raise TypeError(f"backward: `gradient` must be a tensor, got {type(gradient).__name__}")
     if gradient is not None and tuple(gradient.shape) != tuple(shape):
         raise RuntimeError(f"backward: gradient has shape {tuple(gradient.shape)}, the tensor {tuple(shape)}")
     _run_pending_accumulation()

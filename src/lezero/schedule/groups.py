@@ -84,6 +84,7 @@ class Grouping:
         order = graph.nodes()
         self.users: dict[Node, list[Node]] = graph.consumers()
         self._in_memory = {m for n in order if n.op.kind in ("contraction", "opaque") for m in in_memory(n)}
+        self._sunk = {n for n in order if n not in outputs and self._cheaper_again(n, outputs)}
         self._rank = {n: i for i, n in enumerate(order)}
         for node in order:
             kind = node.op.kind
@@ -101,7 +102,15 @@ class Grouping:
 
     def inline(self, node: Node) -> bool:
         """Whether a node is computed wherever it is used: it comes from nothing but sources and single numbers."""
-        return node not in self._in_memory and self._inline_size(node) <= MAX_INLINE
+        return node in self._sunk or (node not in self._in_memory and self._inline_size(node) <= MAX_INLINE)
+
+    def _cheaper_again(self, node: Node, outputs: set[Node]) -> bool:
+        """A comparison of something that is in memory anyway is made again where it is used, instead of being kept: what a
+        ReLU's gradient wants to know can be seen from the activation that the next convolution reads."""
+        if node.op.kind != "elementwise" or node.op.domain != "compare":
+            return False
+        large = [x for x in node.inputs if self._inline_size(x) > MAX_INLINE]
+        return len(large) == 1 and (large[0] in self._in_memory or large[0] in outputs)
 
     def _inline_size(self, node: Node) -> int:
         have = self._inline.get(node)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lezero.graph.dim import same
 from lezero.graph.node import Graph, Node
 from lezero.schedule.index import Ix, Var
 
@@ -20,12 +21,13 @@ def row_major(ndim: int) -> Order:
 
 
 def strides(shape: tuple[int, ...], order: Order) -> tuple[int, ...]:
-    """Elements from one position to the next along each axis."""
+    """Elements from one position to the next along each axis; those of empty arrays are as if empty axes had one position,
+    so that different positions stay different whatever is empty."""
     out: list[int] = [0] * len(shape)
     step: int = 1
     for axis in reversed(order):
         out[axis] = step
-        step = step * shape[axis]
+        step = step * (1 if same(shape[axis], 0) else shape[axis])
     return tuple(out)
 
 

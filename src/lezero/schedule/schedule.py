@@ -16,7 +16,7 @@ from typing import Any
 from lezero.codegen.emit import kernel_source
 from lezero.codegen.launch import KernelSource
 from lezero.codegen.target import Target
-from lezero.graph.dim import identical
+from lezero.graph.dim import identical, same
 from lezero.graph.node import Graph, Node
 from lezero.schedule.contractions import Contracted
 from lezero.schedule.groups import Group, Grouping
@@ -184,13 +184,19 @@ def build(
     """Schedule a primitive graph (what ``passes.pipeline.restructure`` gives)."""
     graph, orders = prepare(graph, leaf_orders)
     grouping = Grouping(graph, orders, threads)
+    groups = [g for g in grouping.groups if not all(map(_empty, g.nodes))]
     stored: set[Node] = set(graph.outputs)
-    for g in grouping.groups:
+    for g in groups:
         stored |= g.reads
-    steps = [_step(g, grouping, stored) for g in grouping.groups if g.nodes]
+    steps = [_step(g, grouping, stored) for g in groups]
     ordered, beside = order_steps(steps)
     reused = _reuse(ordered, beside, graph, orders, donatable)
     return Schedule(graph, grouping, orders, ordered, beside, reused, target, threads, grouping.refusals)
+
+
+def _empty(node: Node) -> bool:
+    """Whether there is nothing to compute, whatever the symbols are."""
+    return any(same(d, 0) for d in node.shape)
 
 
 def _step(group: Group, grouping: Grouping, stored: set[Node]) -> Step:

@@ -154,7 +154,8 @@ class Allocator:
             except (OSError, OverflowError, ValueError):
                 raise MemoryError(
                     f"could not allocate {wanted} bytes ({wanted / (1 << 30):.2f} GiB); "
-                    f"{self._current} bytes are in use by tensors"
+                    f"{self._current} bytes are in use by tensors. Use a smaller batch or smaller shapes, or let go of "
+                    "tensors that are no longer needed"
                 ) from None
         self._mapped += 1
         return address, mapping

@@ -30,6 +30,7 @@ from lezero.backends.cpu.loader import LoadedKernel, LoadError, load
 from lezero.codegen import llvm
 from lezero.codegen.launch import KernelSource
 from lezero.codegen.target import Target
+from lezero.hal import knobs
 
 _WORTH_HELP = 6  # missing kernels; a helper needs as long to start as three or four take to compile
 _IDLE_SECONDS = 60
@@ -235,12 +236,8 @@ class _Helper:
 
 def worker_count() -> int:
     """``LEZERO_COMPILE_WORKERS``, or one less than the cores this process may use."""
-    chosen = os.environ.get("LEZERO_COMPILE_WORKERS", "").strip()
-    if chosen:
-        if not chosen.isdigit():
-            raise ValueError(f"LEZERO_COMPILE_WORKERS={chosen!r}: expected a number, 0 to compile in this process only")
-        return int(chosen)
-    return core_count() - 1
+    what = "a number of helper processes (0 to compile in this process only)"
+    return knobs.number("LEZERO_COMPILE_WORKERS", core_count() - 1, what, 0, 1024)
 
 
 def workers_forbidden() -> bool:

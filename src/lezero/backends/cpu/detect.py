@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lezero.codegen.target import ARM_LEVELS, LEVELS, TARGETS, Target
+from lezero.hal.knobs import KnobError
 
 # LLVM's feature names where the kernel's differ.
 _KERNEL_NAMES = {"bmi": "bmi1", "lzcnt": "abm", "sse4.2": "sse4_2", "avx512vnni": "avx512_vnni",
@@ -53,7 +54,7 @@ def detect() -> Target:
 
     Raises
     ------
-    ValueError
+    KnobError
         If ``LEZERO_CPU`` names no level, or one that this processor does not have.
     """
     return _target(os.environ.get("LEZERO_CPU", "").strip().lower())
@@ -65,7 +66,7 @@ def _target(limit: str) -> Target:
     level = limit or levels[-1]
     if level not in levels:
         why = "this processor does not have it" if level in TARGETS else "there is no such level"
-        raise ValueError(f"LEZERO_CPU={limit!r}: {why}; on this machine it can be one of {', '.join(levels)}")
+        raise KnobError(f"LEZERO_CPU={limit!r}: {why}; on this machine it can be one of {', '.join(levels)}")
     changes: dict[str, Any] = {"triple": _triple(), **_cache_sizes()}
     if level == "generic":
         changes["cpu"] = ""  # LLVM's baseline of whatever the triple says

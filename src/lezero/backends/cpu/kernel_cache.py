@@ -26,9 +26,10 @@ import lezero.loops
 from lezero.backends.cpu.loader import LoadedKernel
 from lezero.codegen.launch import KernelSource
 from lezero.codegen.target import Target
+from lezero.hal import knobs
 
-_MAGIC = b"LZK1"
-_HEADER = len(_MAGIC) + 32  # then a SHA-256 of the object, then the object
+_MAGIC = b"LZK2"
+_HEADER = len(_MAGIC) + 32  # then a SHA-256 of the name and the object, then the object
 _DEFAULT_LIMIT = 1 << 30
 
 
@@ -69,7 +70,7 @@ class DiskCache:
             content = path.read_bytes()
         except OSError:
             return None
-        if content[:4] != _MAGIC or hashlib.sha256(content[_HEADER:]).digest() != content[4:_HEADER]:
+        if content[:_HEADER] != _header(digest, content[_HEADER:]):
             self.damaged += 1
             with suppress(OSError):
                 path.unlink()
@@ -79,7 +80,7 @@ class DiskCache:
         return content[_HEADER:]
 
     def write(self, digest: str, image: bytes) -> None:
-        content = _MAGIC + hashlib.sha256(image).digest() + image
+        content = _header(digest, image) + image
         temporary = None
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -150,6 +151,11 @@ class DiskCache:
         )
 
 
+def _header(digest: str, image: bytes) -> bytes:
+    """What a file begins with.  The name is part of the checksum: a good kernel under another's name is damage too."""
+    return _MAGIC + hashlib.sha256(digest.encode() + image).digest()
+
+
 class MemoryCache:
     """Loaded kernels, least recently used out first.  A kernel that a table still holds stays loaded regardless."""
 
@@ -183,7 +189,12 @@ def cache_folder() -> Path:
     """``LEZERO_CACHE_DIR``, or the platform's folder for a user's caches."""
     chosen = os.environ.get("LEZERO_CACHE_DIR")
     if chosen:
-        return Path(chosen).expanduser()
+        try:
+            return Path(chosen).expanduser()
+        except RuntimeError:
+            raise knobs.KnobError(
+                f"LEZERO_CACHE_DIR={chosen!r}: expected a folder, and there is no such user's home"
+            ) from None
     try:
         home = Path.home()
     except RuntimeError:  # a container's nameless user: leads to the warning that names LEZERO_CACHE_DIR
@@ -197,12 +208,7 @@ def cache_folder() -> Path:
 
 def cache_limit() -> int:
     """``LEZERO_CACHE_LIMIT`` in bytes, or 1 GiB."""
-    chosen = os.environ.get("LEZERO_CACHE_LIMIT", "").strip()
-    if not chosen:
-        return _DEFAULT_LIMIT
-    if not chosen.isdigit():
-        raise ValueError(f"LEZERO_CACHE_LIMIT={chosen!r}: expected a number of bytes, for example {_DEFAULT_LIMIT}")
-    return int(chosen)
+    return knobs.number("LEZERO_CACHE_LIMIT", _DEFAULT_LIMIT, "a number of bytes", 0, 1 << 62)
 
 
 def digest(source: KernelSource, target: Target) -> str:

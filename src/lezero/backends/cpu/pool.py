@@ -24,7 +24,9 @@ from lezero.backends.cpu import walker
 from lezero.backends.cpu.compiler import core_count, get_kernels
 from lezero.backends.cpu.detect import detect
 from lezero.backends.cpu.table import RecordTimes, Table, record_times
+from lezero.hal import knobs
 
+MAX_THREADS = 1024
 _SLICE_NANOSECONDS = 50_000_000
 _IDLE_SPINS = 4000
 _WAIT_SPINS = 4000
@@ -186,12 +188,7 @@ _default_lock = threading.Lock()
 
 def default_threads() -> int:
     """``LEZERO_NUM_THREADS``, or the cores this process may use."""
-    chosen = os.environ.get("LEZERO_NUM_THREADS", "").strip()
-    if not chosen:
-        return core_count()
-    if not chosen.isdigit() or int(chosen) < 1:
-        raise ValueError(f"LEZERO_NUM_THREADS={chosen!r}: expected a number of threads, 1 or more")
-    return int(chosen)
+    return knobs.number("LEZERO_NUM_THREADS", core_count(), "a number of threads", 1, MAX_THREADS)
 
 
 def default_pool() -> ThreadPool:
@@ -207,8 +204,8 @@ def default_pool() -> ThreadPool:
 def set_num_threads(threads: int) -> None:
     """Use `threads` threads from the next run on."""
     global _default
-    if threads < 1:
-        raise ValueError(f"the number of threads must be 1 or more, not {threads}")
+    if not 1 <= threads <= MAX_THREADS:
+        raise ValueError(f"the number of threads must be from 1 to {MAX_THREADS}, not {threads}")
     with _default_lock:
         old, _default = _default, ThreadPool(threads)
     if old is not None:

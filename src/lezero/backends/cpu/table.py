@@ -200,7 +200,12 @@ class TableBuilder:
         header = [len(self._stages), stages_at, counters_at, operands, overwriting, parallel, 0, 0]
         words = _aligned_words(counters_at + len(self._stages) * walker.COUNTER_WORDS)
         content = header + stage_words + item_words + tail
-        words[: len(content)] = content
+        try:
+            words[: len(content)] = content
+        except OverflowError:
+            raise MemoryError(
+                "a result would have more elements than memory has addresses (2**63): a shape is larger than meant"
+            ) from None
         return Table(
             words, words.ctypes.data, self._bases, self._scratch, overwriting < len(self._stages), self._labels,
             list(self._kernels.values()), np.array([item.record for item in items], dtype=np.int64),
