@@ -7,6 +7,7 @@ Methods follow PyTorch's names and behaviour.  None of them computes: they recor
 from __future__ import annotations
 
 import contextlib
+import reprlib
 from collections.abc import Callable, Sequence
 from math import prod
 from operator import index as as_index
@@ -1030,8 +1031,8 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
                 array = array.astype(dt.default_dtype().numpy)
     if array.dtype == object:
         raise TypeError(
-            f"tensor: numbers, nested sequences of numbers or arrays are needed, got {type(data).__name__} "
-            "holding something else (or an integer beyond 64 bits)"
+            "tensor: a number, nested sequences of numbers or an array is needed, and integers fit 64 bits; "
+            f"got {reprlib.repr(data)} ({type(data).__name__})"
         )
     if not array.dtype.isnative:  # files in network order, as MNIST's
         array = array.astype(array.dtype.newbyteorder("="))

@@ -141,7 +141,9 @@ def _error(got: Any, wanted: Any) -> float:
 def _print(facts: dict[str, Any]) -> None:
     cpu, cache, check = facts["cpu"], facts["cache"], facts["self_check"]
     packages = ", ".join(f"{n} {v or '(not installed)'}" for n, v in facts["packages"].items())
-    writable = "" if cache["writable"] else "; NOT WRITABLE (or full), so every process compiles anew: set LEZERO_CACHE_DIR"
+    writable = (
+        "" if cache["writable"] else "; NOT WRITABLE (or full), so every process compiles anew: set LEZERO_CACHE_DIR"
+    )
     rows = [
         ("lezero", facts["lezero"]),
         ("python", facts["python"]),

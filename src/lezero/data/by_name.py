@@ -7,6 +7,7 @@ namespace module wherever functions that use them arrive.
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import itertools
 import secrets
@@ -100,5 +101,5 @@ def module_of(origin: Origin) -> ModuleType:
         return sys.modules[name]
     if origin not in _namespaces:
         module = _namespaces[origin] = ModuleType(name.partition("#")[0])
-        vars(module)[_MARK] = origin
+        vars(module).update({_MARK: origin, "__builtins__": builtins})  # some C code insists on the second
     return _namespaces[origin]

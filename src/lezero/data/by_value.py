@@ -14,26 +14,24 @@ defined inside a function).  Those are written as their parts instead:
 Everything recursive is written in two steps, first empty and then its contents, so that a method may refer to its class
 and a function to itself.  Reading needs no class of its own: ``pickle.loads``.
 
-Each of them has a key and is made only once wherever it arrives (by_name.py).  So what a worker sends back to where it came from is sent as its key (``returning=True``), and is there the very object, not
-a copy: ``isinstance`` and ``except`` hold.
+Each of them has a key and is made only once wherever it arrives (by_name.py).  So what a worker sends back to where it
+came from is sent as its key (``returning=True``), and is there the very object, not a copy: ``isinstance`` and
+``except`` hold.
 """
 
 from __future__ import annotations
 
 import abc
-import dataclasses
 import dis
 import enum
-import functools
 import importlib
 import io
-import marshal
 import pickle
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from lezero.data.by_name import (
     HERE,
@@ -47,8 +45,10 @@ from lezero.data.by_name import (
     origin_of,
     to_be_filled,
 )
+from lezero.data.refused import REDUCERS
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made at run time
+_INTERPRETER_TYPES = {value: name for name, value in vars(types).items() if isinstance(value, type)}
 
 
 class Pickler(pickle.Pickler):
@@ -70,7 +70,9 @@ class Pickler(pickle.Pickler):
         kind = type(obj)
         if kind is FunctionType or isinstance(obj, type):
             return self._definition(obj)
-        reduce = _REDUCERS.get(kind)
+        if kind is CellType:
+            return CellType, (), _contents(obj), None, None, _fill_cell
+        reduce = REDUCERS.get(kind)
         return reduce(obj) if reduce else NotImplemented
 
     def _definition(self, obj: Any) -> Any:
@@ -95,15 +97,7 @@ def dumps(obj: Any, returning: bool = False) -> bytes:
 # -- functions ------------------------------------------------------------------------------------------------
 
 _ANNOTATIONS = "__annotate__" if hasattr(FunctionType, "__annotate__") else "__annotations__"  # lazy since Python 3.14
-_ATTRIBUTES = (
-    "__qualname__",
-    "__module__",
-    "__doc__",
-    "__defaults__",
-    "__kwdefaults__",
-    "__type_params__",
-    _ANNOTATIONS,
-)
+_ATTRIBUTES = "__qualname__ __module__ __doc__ __defaults__ __kwdefaults__ __type_params__".split() + [_ANNOTATIONS]
 
 
 def _reduce_function(function: FunctionType, key: Key) -> Any:
@@ -112,13 +106,13 @@ def _reduce_function(function: FunctionType, key: Key) -> Any:
     contents = [content for cell in function.__closure__ or () for content in _contents(cell)]
     imports = _submodules([*reads.values(), *contents], function.__code__)
     attributes = {name: getattr(function, name) for name in _ATTRIBUTES if hasattr(function, name)}
-    parts = marshal.dumps(function.__code__), origin, function.__name__, function.__closure__
+    parts = function.__code__, origin, function.__name__, function.__closure__
     state = imports, reads, attributes, vars(function)
     return make_once, (key, _make_function, *parts), state, None, None, _fill_function
 
 
-def _make_function(code: bytes, origin: Origin, name: str, closure: tuple[CellType, ...] | None) -> FunctionType:
-    return FunctionType(marshal.loads(code), vars(module_of(origin)), name, None, closure)
+def _make_function(code: CodeType, origin: Origin, name: str, closure: tuple[CellType, ...] | None) -> FunctionType:
+    return FunctionType(code, vars(module_of(origin)), name, None, closure)
 
 
 def _fill_function(
@@ -193,13 +187,13 @@ def _reduce_class(cls: Any, key: Key) -> Any:
         if name not in ("_abc_impl", *_AT_CREATION) and not (isinstance(value, _SLOTS) and value.__objclass__ is cls)
     }
     make: Callable[..., type] = _make_class
-    extra: dict[str, dict[str, Any]] = {}
+    extra: dict[str, dict[str, Any]] = {}  # what the members of an enum carry besides their values
     if isinstance(cls, enum.EnumMeta):
-        make = _make_enum
-        first["_members"] = {name: member.value for name, member in cls.__members__.items()}
+        make, members = _make_enum, dict[str, Any](cls.__members__)
+        first["_members"] = {name: member.value for name, member in members.items()}
         first["_boundary"] = getattr(cls, "_boundary_", None)
-        rest = {name: value for name, value in rest.items() if name not in cls.__members__ and _is_own(name, value)}
-        for name, member in cls.__members__.items():
+        rest = {name: value for name, value in rest.items() if name not in members and _is_own(name, value)}
+        for name, member in members.items():
             extra[name] = {k: v for k, v in vars(member).items() if k not in _OF_EVERY_MEMBER}
     parts = type(cls), cls.__name__, cls.__bases__, first
     return make_once, (key, make, *parts), (rest, extra), None, None, _fill_class
@@ -231,57 +225,3 @@ def _fill_class(cls: Any, state: tuple[dict[str, Any], dict[str, dict[str, Any]]
         type.__setattr__(cls, name, value)  # whatever its metaclass thinks of assignments
     for name, attributes in members.items():
         vars(cls.__members__[name]).update(attributes)
-
-
-# -- what is found in classes and beside functions, and plain pickle refuses ----------------------------------
-
-_Cached = type(functools.lru_cache(lambda: None))
-
-
-def _reduce_cached_property(obj: Any) -> Any:
-    return functools.cached_property, (obj.func,), {k: v for k, v in vars(obj).items() if k != "lock"}
-
-
-def _reduce_cached(obj: Any) -> Any:
-    """A function under lru_cache starts with an empty cache."""
-    return NotImplemented if has_name(obj) else (_make_cached, (obj.__wrapped__, obj.cache_parameters()))
-
-
-def _make_cached(function: Any, parameters: dict[str, Any]) -> Any:
-    return functools.lru_cache(**parameters)(function)
-
-
-def _reduce_type_variable(obj: Any) -> Any:
-    parts = obj.__name__, obj.__constraints__, obj.__bound__, obj.__covariant__, obj.__contravariant__
-    return NotImplemented if has_name(obj) else (_make_type_variable, parts)
-
-
-def _make_type_variable(name: str, constraints: Any, bound: Any, covariant: bool, contravariant: bool) -> Any:
-    return TypeVar(name, *constraints, bound=bound, covariant=covariant, contravariant=contravariant)  # type: ignore[misc]
-
-
-def _reduce_sentinel(obj: Any) -> Any:
-    """``dataclasses.MISSING`` and its like, which are compared by identity."""
-    return getattr, (dataclasses, next(name for name, value in vars(dataclasses).items() if value is obj))
-
-
-def _reduce_module(module: ModuleType) -> Any:
-    origin = origin_of(vars(module))
-    if origin[0] == HERE and origin[1] != module.__name__:
-        raise TypeError(f"cannot send the module {module.__name__!r}: it was made at run time, so no import finds it")
-    return module_of, (origin,)
-
-
-_INTERPRETER_TYPES = {value: name for name, value in vars(types).items() if isinstance(value, type)}
-_REDUCERS: dict[type, Callable[[Any], Any]] = {
-    ModuleType: _reduce_module,
-    CellType: lambda cell: (CellType, (), _contents(cell), None, None, _fill_cell),
-    property: lambda obj: (property, (obj.fget, obj.fset, obj.fdel, obj.__doc__)),
-    staticmethod: lambda obj: (staticmethod, (obj.__func__,)),
-    classmethod: lambda obj: (classmethod, (obj.__func__,)),
-    types.MappingProxyType: lambda obj: (types.MappingProxyType, (dict(obj),)),
-    functools.cached_property: _reduce_cached_property,
-    _Cached: _reduce_cached,
-    TypeVar: _reduce_type_variable,
-    **{type(v): _reduce_sentinel for v in vars(dataclasses).values() if type(v).__module__ == "dataclasses"},
-}

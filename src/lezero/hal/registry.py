@@ -57,6 +57,8 @@ def current() -> Backend:
     if _current is None:
         chosen = os.environ.get("LEZERO_BACKEND", "").strip().lower() or "cpu"
         if chosen not in _BUILTIN and chosen not in _entry_points():
-            raise KnobError(f"LEZERO_BACKEND={chosen!r}: there is no such backend; installed: {', '.join(list_backends())}")
+            raise KnobError(
+                f"LEZERO_BACKEND={chosen!r}: there is no such backend; installed: {', '.join(list_backends())}"
+            )
         _current = load_backend(chosen)
     return _current

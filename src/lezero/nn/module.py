@@ -84,7 +84,9 @@ class Module:
     def _refuse_cycle(self, name: str, value: Module) -> None:
         # A module without children and a module still without a parent cannot close a circle; nearly all are one of them.
         if value is self or (value._module_names and any(m is self for m in value.modules())):
-            raise ValueError(f"{type(self).__name__}.{name}: a module cannot contain itself, directly or through others")
+            raise ValueError(
+                f"{type(self).__name__}.{name}: a module cannot contain itself, directly or through others"
+            )
 
     def _cannot_assign(self, name: str, value: Any, kind: str, accepted: str) -> str:
         return f"{type(self).__name__}.{name} is {kind}: it takes {accepted}, got {type(value).__name__}"

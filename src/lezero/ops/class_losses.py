@@ -52,7 +52,7 @@ class _Indexed:
     ----------
     target : (samples), ignored ones replaced by class 0
     valid : (samples), bool
-    weight : (samples), 0 for ignored ones
+    weight : (samples), 0 for ignored ones; NaN where there is no such class, so that wrong labels cannot train unnoticed
     """
 
     def __init__(self, x, target, weight, ignore_index):
@@ -60,6 +60,8 @@ class _Indexed:
         self.valid = target != ignore_index
         self.target = cast(where(self.valid, target, 0), dtype=int64)
         one = 1.0 if weight is None else _at(widen(weight), self.target)
+        classes = number_of(x, x.shape[self.axis])
+        one = where((self.target >= 0) & (self.target < classes), one, float("nan"))
         self.weight = cast(where(self.valid, one, 0.0), dtype=widen(x).dtype)
 
     def pick(self, x):
@@ -119,7 +121,8 @@ class nll_loss(Composite):
     target : (batch, ...) or (), class indices; integer dtype
     weight : (classes,), optional; not differentiated
     ignore_index : int
-        Targets that do not count.  The mean is over the others, by weight; over none of them it is NaN.
+        Targets that do not count.  The mean is over the others, by weight; over none of them it is NaN.  A target
+        that is neither a class nor this gives NaN.
     reduction : {"mean", "sum", "none"}
     """
 
@@ -163,7 +166,8 @@ class cross_entropy(Composite):
     target : class indices (batch, ...) or () of an integer dtype, or probabilities of x's shape
     weight : (classes,), optional; not differentiated
     ignore_index : int
-        Targets that do not count (class indices only).  The mean is over the others, by weight; over none it is NaN.
+        Targets that do not count (class indices only).  The mean is over the others, by weight; over none it is NaN.  A target
+        that is neither a class nor this gives NaN.
     label_smoothing : float, 0 to 1
     reduction : {"mean", "sum", "none"}
     """

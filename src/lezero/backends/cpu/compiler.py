@@ -44,6 +44,7 @@ class Compiler:
     def __init__(self, disk: DiskCache | None = None, memory: MemoryCache | None = None) -> None:
         self.disk = DiskCache(kernel_cache.cache_folder(), kernel_cache.cache_limit()) if disk is None else disk
         self.memory = MemoryCache() if memory is None else memory
+        worker_count()  # a wrong knob is told now, not when helpers are first worth it
         self.compiled = self.misses = self.disk_hits = self.memory_hits = 0
         self._own = 0  # compilations in this process
         self._helpers: list[_Helper] = []
