@@ -23,6 +23,7 @@ import numpy as np
 
 from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
+from lezero.hal.references import others
 from lezero.runtime import recorder
 from lezero.runtime.recorder import STATE, Handle, Recording
 from lezero.runtime.replay import between
@@ -222,8 +223,8 @@ def _forgotten(rec: Recording, capture: Capture) -> set[int]:
     """Ids of handles made inside from data that nobody can reach any more: their values are constants."""
     known = [*rec.leaf_handles, *[t for t, _ in capture.saved]]
     ours = Counter(map(id, known))
-    # references: two from each place in `known`, the local and getrefcount's argument
-    return {id(t) for t in known if t is not None and sys.getrefcount(t) <= 2 * ours[id(t)] + 2}
+    # Two references from each place in `known` (it and where it was copied from), less the one asked through.
+    return {id(known[k]) for k in range(len(known)) if known[k] is not None and others(known, k) < 2 * ours[id(known[k])]}
 
 
 def _handle(rec: Recording, node: Node) -> Handle:

@@ -9,7 +9,6 @@ keep their past.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -21,6 +20,7 @@ from lezero.graph.dim import Dim
 from lezero.graph.node import Graph, Node
 from lezero.hal import registry
 from lezero.hal.buffer import Buffer
+from lezero.hal.references import held_once, others
 from lezero.runtime import recorder
 from lezero.runtime.recorder import STATE, Handle, Recording
 
@@ -128,8 +128,8 @@ def _cut_views(found: dict[int, Handle]) -> None:
             if h._views is None:
                 continue
             views = [v for v in (r() for r in h._views) if v is not None and v._base is h]
-            # references: `found`, the local, getrefcount's argument, and the views
-            if views and sys.getrefcount(h) <= 3 + len(views):
+            # besides `found`: the local, and the views
+            if views and others(found, key) <= 1 + len(views):
                 if h._base is not None:
                     h._rec = h._shape = None
                     del found[key]
@@ -254,13 +254,9 @@ FREED = "freed"
 
 def _donatable(rec: Recording) -> frozenset[int]:
     """Inputs that only this recording refers to any more."""
-    count = sys.getrefcount
     buffers = rec.buffers
     scalars = {i for i, _ in rec.scalars}
-    # references: the list and getrefcount's argument
-    return frozenset(
-        i for i in range(len(buffers)) if count(buffers[i]) <= 2 and i not in scalars and type(buffers[i]) is Buffer
-    )
+    return frozenset([i for i in held_once(buffers) if i not in scalars and type(buffers[i]) is Buffer])
 
 
 def _build(rec: Recording, ending: Ending, donated: frozenset[int], backend: Any) -> Plan:

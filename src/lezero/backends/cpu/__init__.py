@@ -6,7 +6,6 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from math import prod
-from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from lezero.graph.dtype import DType
 from lezero.graph.node import Graph, Node
 from lezero.hal.backend import Backend, Program, Properties
 from lezero.hal.buffer import Buffer
+from lezero.hal.references import others
 from lezero.passes.pipeline import restructure
 from lezero.schedule.layout import row_major, same_memory
 from lezero.schedule.schedule import Instance, Schedule, build
@@ -60,7 +60,7 @@ class CpuProgram(Program):
                 outputs.append(Buffer(taken.array, "cpu", taken.order, taken.address))
                 continue
             kept = spare[k]
-            if kept is not None and getrefcount(kept[0]) <= 2:  # `kept` and getrefcount's argument
+            if kept is not None and not others(kept, 0):
                 outputs.append(Buffer(kept[0], "cpu", self.layouts[k][1], kept[1]))
                 continue
             made = _empty(instance.output_shapes[k], *self.layouts[k])

@@ -12,10 +12,10 @@ from others only what they have not begun.  With more tasks it is a counter, and
 
 Runs.  Thread 0 is the caller.  It clears the stages' words, publishes the run by a new *generation*, wakes sleepers
 if the table has work for them, walks, and at the end closes the run and waits until every worker is outside.  It
-returns to Python after `slice` nanoseconds, at a stage boundary, to let signal handlers run, and is then called again
-with the stage to go on from; workers meanwhile go on by themselves.  Whether a run may still be abandoned is decided
-once, in the `decision` word, either by the first thread to enter the first stage that overwrites something or by the
-caller's ``settle``.
+returns to Python after `slice` nanoseconds, between two tasks, to let signal handlers run, and is then called again to
+go on in the same stage; workers meanwhile go on by themselves.  Whether a run may still be abandoned is decided once, in
+the `decision` word, either by the first thread to enter the first stage that overwrites something or by the caller's
+``settle``; workers look at it between tasks too, so that nobody waits for the rest of a long stage.
 
 The words of a table and of the pool's state are laid out below; `table.py` and `pool.py` fill them in.
 """
@@ -40,7 +40,7 @@ PROFILE_WORDS = 3  # first start, last end, busy time of each item, nanoseconds
 
 # State of a pool: byte offsets.  Words that different threads write at different times are kept two lines apart.
 STATE_BYTES = 1280
-TABLE, BASES, PROFILE, NEXT = 0, 8, 16, 24  # of the run: set by the caller, NEXT (the stage to go on from) to 0
+TABLE, BASES, PROFILE, NEXT = 0, 8, 16, 24  # of the run, set by the caller; NEXT: 0, later 1 + the stage to go on from
 THREADS, SCRATCH, SCRATCH_STRIDE, IDLE_SPINS, WAIT_SPINS = 32, 40, 48, 56, 64
 SYSCALL, CLOCK, CLOCK_UNIT, NAP, NAP_LENGTH = 72, 80, 88, 96, 104
 GENERATION, OPEN, ACTIVE, WAITERS, EVENT, SLEEPERS, DECISION, STOP = range(128, 128 + 8 * 128, 128)
@@ -49,7 +49,7 @@ GENERATION, OPEN, ACTIVE, WAITERS, EVENT, SLEEPERS, DECISION, STOP = range(128, 
 UNDECIDED, COMMITTED, ABORTED = range(3)
 
 FINISHED = -1
-"""What ``walk`` returns, and leaves in NEXT, when the run is over; otherwise the stage to go on from."""
+"""What ``walk`` returns, and leaves in NEXT, when the run is over; otherwise 1 + the stage to go on from."""
 
 _FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98}
 FUTEX_WAIT, FUTEX_WAKE = 128, 129  # both private to the process
@@ -300,7 +300,21 @@ out:
   ret i64 %at
 }
 
-; Go through the stages from %start on.  Returns $FINISHED, or the stage to go on from when %until has passed.
+; Whether to leave a stage between two of its tasks: the caller when its time is up, a worker when the run is abandoned.
+define internal i1 @enough(ptr %state, ptr %decision, i64 %until) nounwind {
+  %limited = icmp ne i64 %until, 0
+  br i1 %limited, label %time, label %fate
+time:
+  %now = call i64 @now(ptr %state)
+  %over = icmp ugt i64 %now, %until
+  ret i1 %over
+fate:
+  %decided = load atomic i64, ptr %decision monotonic, align 8
+  %aborted = icmp eq i64 %decided, $ABORTED
+  ret i1 %aborted
+}
+
+; Go through the stages from %start on.  Returns $FINISHED, or 1 + the stage to go on from when %until has passed.
 define internal i64 @stages(ptr %state, i64 %thread, i64 %start, i64 %until) nounwind noinline {
 entry:
   %table = load ptr, ptr %state
@@ -393,7 +407,8 @@ mask.ran:
   %m.item.next = call i64 @share(ptr %state, ptr %table, i64 %thread, i64 %items, i64 %m.item, i64 %pick, i64 %pick.end, ptr %pointers)
   %m.ran.next = add i64 %m.ran, 1
   %claimed.2 = load atomic i64, ptr %claim acquire, align 8
-  br label %mask.look
+  %m.enough = call i1 @enough(ptr %state, ptr %decision, i64 %until)
+  br i1 %m.enough, label %leave, label %mask.look
 
 counter:
   %portions = shl i64 %threads, 3
@@ -412,7 +427,8 @@ counter.run:
   %c.item.next = call i64 @share(ptr %state, ptr %table, i64 %thread, i64 %items, i64 %c.item, i64 %from, i64 %to, ptr %pointers)
   %part = sub i64 %to, %from
   %c.ran.next = add i64 %c.ran, %part
-  br label %counter.take
+  %c.enough = call i1 @enough(ptr %state, ptr %decision, i64 %until)
+  br i1 %c.enough, label %leave, label %counter.take
 
 worked:
   %ran = phi i64 [ %m.ran, %mask.look ], [ %c.ran, %counter.take ]
@@ -430,6 +446,18 @@ complete:
 wait:
   call void @await(ptr %state, ptr %done, i64 %tasks)
   br label %next
+leave:
+  %so.far = phi i64 [ %m.ran.next, %mask.ran ], [ %c.ran.next, %counter.run ]
+  %before = atomicrmw add ptr %done, i64 %so.far seq_cst
+  %after = add i64 %before, %so.far
+  %all.done = icmp eq i64 %after, %tasks
+  br i1 %all.done, label %leave.last, label %left
+leave.last:
+  call void @announce(ptr %state)
+  br label %left
+left:
+  %again = add i64 %s, 1
+  ret i64 %again
 next:
   %s.next = add i64 %s, 1
   %limited = icmp ne i64 %until, 0
@@ -437,11 +465,12 @@ next:
 time:
   %now = call i64 @now(ptr %state)
   %over = icmp ugt i64 %now, %until
-  %left = icmp ult i64 %s.next, %count
-  %pause = and i1 %over, %left
+  %remaining = icmp ult i64 %s.next, %count
+  %pause = and i1 %over, %remaining
   br i1 %pause, label %paused, label %stage
 paused:
-  ret i64 %s.next
+  %beyond = add i64 %s.next, 1
+  ret i64 %beyond
 finished:
   ret i64 $FINISHED
 }
@@ -506,7 +535,9 @@ clock:
   br label %go
 go:
   %until = phi i64 [ 0, %limit ], [ %end, %clock ]
-  %next = call i64 @stages(ptr %state, i64 0, i64 %start, i64 %until)
+  %first = call i64 @llvm.umax.i64(i64 %start, i64 1)
+  %from = sub i64 %first, 1
+  %next = call i64 @stages(ptr %state, i64 0, i64 %from, i64 %until)
   store i64 %next, ptr %next.at
   %finished = icmp eq i64 %next, $FINISHED
   br i1 %finished, label %shut, label %out
