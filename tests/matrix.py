@@ -1,7 +1,7 @@
 """The test suite on every CPU level, thread count and backend.
 
     python tests/matrix.py              everything: all levels this machine has, 1, 2 and 3 threads, and the NumPy backend
-    python tests/matrix.py --sample     a fixed sample: every level, every thread count, the highest level with each (CI)
+    python tests/matrix.py --sample     a fixed sample: every level, every thread count, the highest level with each
     python tests/matrix.py --list       what would be run
     python tests/matrix.py -- -k softmax    further arguments go to pytest
 
@@ -49,7 +49,7 @@ def settings(sample: bool) -> list[dict[str, str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sample", action="store_true", help="the fixed sample that CI runs")
+    parser.add_argument("--sample", action="store_true", help="a fixed sample of the settings")
     parser.add_argument("--list", action="store_true", help="print the settings and stop")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     options = parser.parse_args()

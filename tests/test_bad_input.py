@@ -136,6 +136,10 @@ MISTAKES = {
         r"nothing was loaded(.|\n)*weight: .*\(2, 2\).*\(3, 3\)",
     ),
     "no parameters to train": (lambda: lz.optim.SGD([], lr=1), ValueError, "SGD: .*empty list"),
+    "a layer of a negative size": (lambda: nn.Linear(-1, 2), ValueError, r"ints, 0 or more.*\(2, -1\)"),
+    "a layer of a fractional size": (lambda: nn.Linear(2.5, 2), ValueError, r"ints, 0 or more.*\(2, 2\.5\)"),
+    "a learning rate that is no number": (lambda: lz.optim.SGD([a(2)], lr=float("nan")), ValueError, "lr .*got nan"),
+    "words written into a tensor": (lambda: a(3).__setitem__(0, "a"), TypeError, "in-place write: .*got str"),
     "no function to capture": (lambda: lz.jit(3), TypeError, "a function is needed"),
     "no function to differentiate": (lambda: lz.grad(a(1)), TypeError, "a function is needed, got Tensor"),
 }
@@ -570,6 +574,29 @@ def test_ctrl_c_in_a_loop_leaves_a_session_that_goes_on(delay):
     assert process.stdout.readline() == "ready\n"
     threading.Timer(delay, process.send_signal, [signal.SIGINT]).start()
     assert process.communicate(timeout=30)[0] == "goes on True\n"
+
+
+ONE_LONG_KERNEL = """
+import threading, time, lezero as lz, _thread
+a, b = lz.ones(4096, 1), lz.ones(1, 4_000_000)
+lz.realize(a, b)
+(a[:2] + b[:, :10]).exp().sum(1).numpy()
+rows = (a + b).exp().sum(1)
+threading.Timer(0.5, _thread.interrupt_main).start()
+start = time.perf_counter()
+try:
+    rows.numpy()
+except KeyboardInterrupt:
+    print("caught", time.perf_counter() - start)
+print((a * 2).sum().item())
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_ctrl_c_is_heard_inside_one_long_kernel(threads):
+    done = python("-c", ONE_LONG_KERNEL, LEZERO_NUM_THREADS=threads)  # 16 billion exponentials, were it to finish
+    caught, total = done.stdout.splitlines()
+    assert caught.startswith("caught") and float(caught.split()[1]) < 3 and total == "8192.0"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of another kind")

@@ -13,6 +13,7 @@ and as native code.  Subpackages (``lezero.nn``, ``lezero.optim``, ``lezero.data
 from __future__ import annotations
 
 from importlib import import_module
+from math import e, inf, nan, pi
 from typing import TYPE_CHECKING, Any
 
 from lezero.functions import *  # noqa: F403
@@ -22,6 +23,8 @@ from lezero.graph.dtype import (
 )  # fmt: skip
 from lezero.graph.dtype import DType as dtype
 from lezero.graph.dtype import default_dtype as get_default_dtype
+from lezero.graph.dtype import finfo, iinfo
+from lezero.graph.dtype import promote as promote_types
 from lezero.runtime import realize
 from lezero.runtime.inputs import Generator
 from lezero.tensor import (
@@ -32,10 +35,12 @@ from lezero.tensor import (
 
 __version__ = "0.1.0"
 
-double, half, long = float64, float16, int64
+double, half, long, short, cfloat, cdouble = float64, float16, int64, int16, complex64, complex128
+asarray = as_tensor
+newaxis = None
 
 _LAZY = {
-    name: name for name in ("amp", "autograd", "data", "debug", "device", "io", "models", "nn", "optim", "profiler", "runtime")
+    name: name for name in ("autograd", "data", "debug", "device", "io", "models", "nn", "optim", "profiler", "runtime")
 } | {
     "Trainer": "trainer:Trainer",
     "save": "io:save",
@@ -49,7 +54,22 @@ _LAZY = {
     "set_float32_matmul_precision": "device:set_float32_matmul_precision",
     "get_float32_matmul_precision": "device:get_float32_matmul_precision",
     "value_and_grad": "autograd:value_and_grad",
+    # dtypes named like Python's types, which this module needs itself
+    "bool": "graph.dtype:bool_",
+    "float": "graph.dtype:float32",
+    "int": "graph.dtype:int32",
 }  # fmt: skip
+
+_ELSEWHERE = {
+    "FloatTensor": "lz.tensor(data, dtype=lz.float32) makes tensors",
+    "LongTensor": "lz.tensor(data, dtype=lz.int64) makes tensors",
+    "amp": "there is no automatic mixed precision yet; .to(lz.bfloat16) converts tensors and modules",
+    "autocast": "there is no automatic mixed precision yet; .to(lz.bfloat16) converts tensors and modules",
+    "compile": "every recorded step is compiled, and lz.jit(function) captures one so that it is recorded only once",
+    "cuda": "lz.device.devices() lists the devices of the backend in use, and .to(device) moves there",
+    "utils": "what loads data is in lezero.data, and what helps with modules in lezero.nn.utils",
+}
+"""What newcomers from PyTorch look for under another name."""
 
 if TYPE_CHECKING:
     from lezero import autograd, data, debug, device, io, models, nn, optim
@@ -60,7 +80,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     place = _LAZY.get(name)
     if place is None:
-        raise AttributeError(f"module 'lezero' has no attribute {name!r}")
+        hint = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise AttributeError(f"module 'lezero' has no attribute {name!r}{hint}")
     module, _, attribute = place.partition(":")
     value = import_module(f"lezero.{module}")
     if attribute:

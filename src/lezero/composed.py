@@ -12,10 +12,10 @@ from typing import Any
 
 from lezero.graph import dtype as dt
 from lezero.ops.base import REGISTRY as OPS
-from lezero.ops.base import normalize_axis
+from lezero.ops.base import broadcast_shapes, normalize_axis
 from lezero.rearranged import diagonal, roll
 from lezero.runtime.recorder import record
-from lezero.tensor import Pair, Tensor, tensor, where
+from lezero.tensor import Pair, Tensor, linspace, rand, randn, tensor, where
 
 # -- element by element -----------------------------------------------------------------------------------------------
 
@@ -340,9 +340,56 @@ def std_mean(input: Tensor, dim: Any = None, correction: int = 1, keepdim: bool 
     return input.std(dim, correction, keepdim), input.mean(dim, keepdim)
 
 
+# -- by dtype, and by chance --------------------------------------------------------------------------------------------
+
+
+def is_floating_point(input: Tensor) -> bool:
+    return input.is_floating_point()
+
+
+def is_complex(input: Tensor) -> bool:
+    return input.is_complex()
+
+
+def result_type(*operands: Any) -> dt.DType:
+    """The dtype of an element-wise result of tensors, dtypes and Python numbers."""
+    ranks = []
+    for x in operands:
+        if isinstance(x, Tensor):
+            ranks.append((x.dtype, 2 if x.ndim else 1))
+        elif isinstance(x, (builtins.bool, builtins.int, builtins.float, builtins.complex)):
+            ranks.append((dt.number_dtype(x), 0))
+        else:
+            ranks.append((dt.as_dtype(x), 2))
+    if not ranks:
+        raise TypeError("result_type: at least one tensor, dtype or number is needed")
+    return dt.result_type(ranks)
+
+
+def normal(mean: Any, std: Any, size: Any = None, *, generator: Any = None, dtype: Any = None) -> Tensor:
+    """Normal random numbers: of a mean and a standard deviation for all (with `size`), or of one for each (tensors)."""
+    if size is None:
+        shape = [x.shape for x in (mean, std) if isinstance(x, Tensor)]
+        if not shape:
+            raise TypeError("normal: give size where neither mean nor std is a tensor")
+        size = broadcast_shapes("normal", *shape)
+        dtype = dtype or result_type(*(x for x in (mean, std) if isinstance(x, Tensor)))
+    return randn(size, generator=generator, dtype=dtype) * std + mean
+
+
+def bernoulli(input: Tensor, *, generator: Any = None) -> Tensor:
+    """1 with the probabilities given, else 0."""
+    return (rand(input.shape, generator=generator, dtype=input.dtype) < input)._cast(input.dtype)
+
+
+def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None) -> Tensor:
+    """`steps` numbers from ``base ** start`` to ``base ** end``, evenly spaced on a logarithmic scale."""
+    return tensor(float(base), dtype=dtype or dt.default_dtype()) ** linspace(start, end, steps, dtype=dtype)
+
+
 METHODS = """
-addbmm addmm addmv addr aminmax baddbmm bitwise_left_shift bitwise_not bitwise_right_shift clamp_max clamp_min
-count_nonzero cross cummax cummin deg2rad diff dist float_power fmax fmin ger heaviside inner isclose isneginf
+addbmm addmm addmv addr aminmax baddbmm bernoulli bitwise_left_shift bitwise_not bitwise_right_shift clamp_max
+clamp_min count_nonzero cross cummax cummin deg2rad diff dist float_power fmax fmin ger heaviside inner isclose isneginf
 isposinf isreal kron kthvalue ldexp logaddexp2 logit median msort nan_to_num nanmean nansum outer positive
 quantile rad2deg sgn signbit sinc trace true_divide vdot xlogy
 """  # which are methods of Tensor too
@@ -351,8 +398,8 @@ addbmm addmm addmv addr baddbmm bitwise_left_shift bitwise_not bitwise_right_shi
 float_power heaviside ldexp logit nan_to_num rad2deg sgn sinc true_divide xlogy
 """  # which of them have a form that writes in place
 FUNCTIONS = """
-addbmm addmm addmv addr aminmax baddbmm bitwise_left_shift bitwise_not bitwise_right_shift cdist clamp_max
-clamp_min count_nonzero cross cummax cummin deg2rad diff dist float_power fmax fmin ger heaviside inner isclose
-isneginf isposinf isreal kron kthvalue ldexp logaddexp2 logit median msort nan_to_num nanmean nansum outer
-positive quantile rad2deg sgn signbit sinc std_mean tensordot trace true_divide var_mean vdot xlogy
+addbmm addmm addmv addr aminmax baddbmm bernoulli bitwise_left_shift bitwise_not bitwise_right_shift cdist
+clamp_max clamp_min count_nonzero cross cummax cummin deg2rad diff dist float_power fmax fmin ger heaviside
+inner is_complex is_floating_point isclose isneginf isposinf isreal kron kthvalue ldexp logaddexp2 logit
+logspace median msort nan_to_num nanmean nansum normal outer positive quantile rad2deg result_type sgn signbit sinc std_mean tensordot trace true_divide var_mean vdot xlogy
 """  # for the top level

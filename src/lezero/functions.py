@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,27 @@ def _function(name: str) -> Callable:
     return call
 
 
+def _numpy_names(method: Callable) -> Callable:
+    """`method`, which also takes NumPy's (and the array API standard's) names of its arguments, as PyTorch does."""
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            if "axis" in kwargs:
+                kwargs["dim"] = kwargs.pop("axis")
+            if "keepdims" in kwargs:
+                kwargs["keepdim"] = kwargs.pop("keepdims")
+        return method(*args, **kwargs)
+
+    return call
+
+
+_WITH_AXIS = """
+sum mean prod amax amin var std any all logsumexp norm argmax argmin max min softmax log_softmax cumsum cumprod
+squeeze unsqueeze
+""".split()
+for _name in _WITH_AXIS:
+    setattr(Tensor, _name, _numpy_names(getattr(Tensor, _name)))
 globals().update({name: _function(name) for name in _METHODS.split() if hasattr(Tensor, name)})
 
 
@@ -97,5 +119,7 @@ for _module in _MODULES:
     globals().update({name: _function(name) for name in _module.METHODS.split()})
 globals().update({name: _function(name) for name in _ALIASES})
 __all__ = [
-    name for name in globals() if not name.startswith("_") and name not in ("Any", "Callable", "Tensor", "annotations")
+    name
+    for name in globals()
+    if not name.startswith("_") and name not in ("Any", "Callable", "Tensor", "annotations", "functools")
 ]

@@ -234,6 +234,8 @@ def _fitting(value: Any, x: Any, ndim: int) -> Any:
     from lezero.tensor import _number
 
     if not isinstance(value, Handle):
+        if not isinstance(value, (bool, int, float, complex, np.generic)):
+            raise TypeError(f"in-place write: a tensor, an array or a number is needed, got {type(value).__name__}")
         return _number(value)._cast(x.dtype)
     extra = value.ndim - ndim  # type: ignore[attr-defined]
     if extra > 0 and all(d == 1 for d in value.shape[:extra]):  # type: ignore[attr-defined]

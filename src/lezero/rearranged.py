@@ -309,6 +309,16 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
     return cat([_at_least(t, 2) for t in tensors], 0)
 
 
+def dstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Joined along the third dimension."""
+    return cat([_at_least(t, 2).unsqueeze(-1) if t.ndim < 3 else t for t in tensors], 2)
+
+
+def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Vectors as columns, matrices as they are, side by side."""
+    return cat([t.reshape(t.numel(), 1) if t.ndim < 2 else t for t in tensors], 1)
+
+
 def block_diag(*tensors: Tensor) -> Tensor:
     """A matrix with the given ones along its diagonal."""
     matrices = [_at_least(t, 2) for t in tensors]
@@ -330,8 +340,8 @@ IN_PLACE = """
 index_add index_copy index_fill index_put masked_scatter
 """  # which of them have a form that writes in place
 FUNCTIONS = """
-argwhere bincount block_diag broadcast_tensors bucketize diag diag_embed diagflat diagonal fliplr flipud hsplit
-hstack index_add index_copy index_fill index_put masked_scatter masked_select meshgrid multinomial nonzero
+argwhere bincount block_diag broadcast_tensors bucketize column_stack diag diag_embed diagflat diagonal dstack
+fliplr flipud hsplit hstack index_add index_copy index_fill index_put masked_scatter masked_select meshgrid multinomial nonzero
 one_hot repeat_interleave roll rot90 searchsorted split_with_sizes sum_to_size take tensor_split tile unfold
 unique vsplit vstack
 """  # for the top level

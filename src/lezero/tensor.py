@@ -7,6 +7,7 @@ Methods follow PyTorch's names and behaviour.  None of them computes: they recor
 from __future__ import annotations
 
 import contextlib
+import functools
 import reprlib
 from collections.abc import Callable, Sequence
 from math import prod
@@ -1213,20 +1214,25 @@ def randn_like(t: Tensor, *, dtype: Any = None) -> Tensor:
     return randn(t.shape, dtype=dtype or t.dtype)
 
 
-def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Join along an existing dimension."""
+def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
+    """Join along an existing dimension (`axis` is another name for it); dtypes that differ are promoted."""
     tensors = tuple(tensors)
     if not tensors:
         raise ValueError("cat: at least one tensor is needed")
+    dim = dim if axis is None else axis
+    if len(dtypes := dict.fromkeys(t.dtype for t in tensors)) > 1:
+        wide = functools.reduce(dt.promote, dtypes)
+        tensors = tuple(t._cast(wide) for t in tensors)
     return record(OPS["concatenate"], tensors, (normalize_axis("cat", dim, tensors[0].ndim),))
 
 
 concat = concatenate = cat
 
 
-def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Join along a new dimension."""
+def stack(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
+    """Join along a new dimension (`axis` is another name for it)."""
     tensors = tuple(tensors)
+    dim = dim if axis is None else axis
     if not tensors:
         raise ValueError("stack: at least one tensor is needed")
     return cat([t.unsqueeze(normalize_axis("stack", dim, t.ndim + 1)) for t in tensors], dim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from lezero.cli.data import user_errors
 @click.argument("model")
 @click.option("--batch", default=64, show_default=True, type=click.IntRange(1), help="Images in the example.")
 @click.option("--train", "training", is_flag=True, help="Explain a whole training step instead of the forward pass.")
-def explain(model: str, batch: int, training: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def explain(model: str, batch: int, training: bool, as_json: bool) -> None:
     """Show what recording and restructuring make of a model.
 
     MODEL is an .lzm file, or the name of a network: residual, lenet5 or resnet18.
@@ -32,10 +34,13 @@ def explain(model: str, batch: int, training: bool) -> None:
         raise click.UsageError(f"{model!r} is neither an .lzm file nor one of {', '.join(NETWORKS)}")
     if training:
         step, arguments = training_step(classifier, batch)
-        click.echo(str(lz.explain(step, *arguments)))
+        explanation = lz.explain(step, *arguments)
     else:
         classifier.model.eval()
-        click.echo(str(lz.explain(classifier.model, _example(classifier, batch)[0])))
+        explanation = lz.explain(classifier.model, _example(classifier, batch)[0])
+    for kernel in explanation.kernels:
+        kernel.lines.clear()  # no line of the user's is behind these: they would name the command-line library's
+    click.echo(json.dumps(explanation.to_dict()) if as_json else str(explanation))
 
 
 def training_step(classifier: Any, batch: int) -> tuple[Any, tuple[Any, Any]]:
@@ -73,11 +78,4 @@ def step_summary(classifier: Any, batch: int = 64) -> str:
     import lezero as lz
 
     step, arguments = training_step(classifier, batch)
-    try:
-        return lz.explain(step, *arguments).summary()
-    except ModuleNotFoundError:  # this build has no explain: the runtime's counters then
-        before = lz.runtime.stats()
-        step(*arguments).item()
-        after = lz.runtime.stats()
-        changed = {k: v - before.get(k, 0) for k, v in after.items() if isinstance(v, int)}
-        return "\n".join(f"  {name.replace('_', ' '):<24} {value:,}" for name, value in changed.items() if value)
+    return lz.explain(step, *arguments).summary()

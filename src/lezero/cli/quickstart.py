@@ -29,7 +29,7 @@ def quickstart(data: str, output: Path, epochs: int | None, seed: int) -> None:
 
     height, width = training.images.shape[1:]
     click.echo(
-        f"A small residual network learns {len(training):,} handwritten images of {height}x{width} pixels; "
+        f"A small residual network learns {len(training):,} images of {height}x{width} pixels; "
         f"{len(held_out):,} are held out."
     )
     classifier, history, seconds = fit(
@@ -40,15 +40,15 @@ def quickstart(data: str, output: Path, epochs: int | None, seed: int) -> None:
     click.echo(f"\nAfter {seconds:.0f} s, {100 * reached:.2f} % of the held-out images are classified correctly.")
     classifier.save(output, data=data, accuracy=reached)
     click.echo(f"Saved {output} ({output.stat().st_size / 1024:.0f} KiB). A new process opens it and classifies:\n")
-    _classify_again(output, data)
+    _classify_again(output, data, 8 if width <= 16 else 4)
     _what_restructuring_did(classifier)
     _what_next(output, data)
 
 
-def _classify_again(output: Path, data: str) -> None:
-    command = [sys.executable, "-m", "lezero.cli", "predict", str(output), "--data", data, "--count", "8", "--show"]
+def _classify_again(output: Path, data: str, count: int) -> None:
+    arguments = ["predict", str(output), "--data", data, "--count", str(count), "--show"]
     sys.stdout.flush()
-    done = subprocess.run(command, check=False)
+    done = subprocess.run([sys.executable, "-m", "lezero.cli", *arguments], check=False)
     if done.returncode:
         raise click.ClickException(f"the new process could not use {output} (exit code {done.returncode})")
 
@@ -56,18 +56,18 @@ def _classify_again(output: Path, data: str) -> None:
 def _what_restructuring_did(classifier: object) -> None:
     from lezero.cli.explain import step_summary
 
-    summary = step_summary(classifier)
-    if summary:
-        click.echo("\nWhat recording and restructuring made of one training step:\n")
-        click.echo(summary)
+    click.echo("\nWhat recording and restructuring made of one training step:\n")
+    click.echo(step_summary(classifier))
 
 
 def _what_next(output: Path, data: str) -> None:
-    click.echo(
-        f"\nWhat to try next:\n"
-        f"  lezero eval {output} --data {data:<20} measure it again\n"
-        f"  lezero explain {output!s:<32} see its graph before and after every pass\n"
-        f"  lezero train --model lenet5 --out lenet.lzm      train another network\n"
-        f"  lezero train --help                              your own images, epochs, learning rate\n"
-        f"  docs/training-loop.md                            the same loop, written by hand"
-    )
+    same = "" if data == "digits" else f" --data {data}"
+    rows = [
+        (f"lezero eval {output}{same}", "measure it again"),
+        (f"lezero explain {output}", "see its graph before and after every pass"),
+        (f"lezero train --model lenet5{same} --out lenet.lzm", "train another network"),
+        ("lezero train --help", "your own images, epochs, learning rate"),
+        ("docs/training-loop.md", "the same loop, written by hand"),
+    ]
+    wide = max(len(command) for command, _ in rows)
+    click.echo("\nWhat to try next:\n" + "\n".join(f"  {command:<{wide}}  {what}" for command, what in rows))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import ml_dtypes
 import numpy as np
 
@@ -177,3 +179,47 @@ def _default_of(dtype: DType) -> DType:
 def floating(dtype: DType) -> DType:
     """The dtype of a function of real numbers (exp, mean): integers and bools become the default floating dtype."""
     return dtype if dtype.kind in "fc" else _default
+
+
+@dataclass(frozen=True)
+class FloatLimits:
+    """What :func:`finfo` returns."""
+
+    dtype: DType
+    bits: int
+    eps: float
+    max: float
+    min: float
+    tiny: float
+    smallest_normal: float
+    resolution: float
+
+
+@dataclass(frozen=True)
+class IntegerLimits:
+    """What :func:`iinfo` returns."""
+
+    dtype: DType
+    bits: int
+    max: int
+    min: int
+
+
+def finfo(dtype: object = None) -> FloatLimits:
+    """Limits of a floating dtype (of a complex one's parts; of the default dtype), as Python numbers."""
+    chosen = _default if dtype is None else as_dtype(dtype)
+    if chosen.kind not in "fc":
+        raise TypeError(f"finfo: a floating or complex dtype is needed, got {chosen}; iinfo is for integers")
+    real = chosen.to_real()
+    found = ml_dtypes.finfo(real.numpy)
+    names = ("eps", "max", "min", "tiny", "smallest_normal", "resolution")
+    return FloatLimits(real, int(found.bits), *(float(getattr(found, name)) for name in names))
+
+
+def iinfo(dtype: object) -> IntegerLimits:
+    """Limits of an integer dtype."""
+    chosen = as_dtype(dtype)
+    if chosen.kind not in "ui":
+        raise TypeError(f"iinfo: an integer dtype is needed, got {chosen}; finfo is for floating ones")
+    found = np.iinfo(chosen.numpy)
+    return IntegerLimits(chosen, int(found.bits), int(found.max), int(found.min))

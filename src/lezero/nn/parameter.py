@@ -22,6 +22,8 @@ def new_parameter(*shape: int, device: Any = None, dtype: Any = None) -> Paramet
 
 def new_buffer(*shape: int, fill: float = 0.0, device: Any = None, dtype: Any = None) -> Tensor:
     """A tensor for ``register_buffer``, with `fill` everywhere."""
+    if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in shape):
+        raise ValueError(f"the sizes of a layer are ints, 0 or more; a parameter of shape {shape} cannot be made")
     array = np.full(shape, fill, (default_dtype() if dtype is None else as_dtype(dtype)).numpy)
     return make_parameter(Tensor, tensor(array, device=device), False)
 

@@ -48,7 +48,7 @@ class Adagrad(Optimizer):
             ("initial_accumulator_value", initial_accumulator_value),
             ("eps", eps),
         ):
-            if value < 0.0:
+            if not value >= 0.0:  # NaN too
                 raise ValueError(f"Adagrad: {name} is not negative, got {value}")
         super().__init__(
             params,

@@ -59,6 +59,11 @@ class Optimizer:
             raise TypeError(
                 f"{type(self).__name__}: an iterable of tensors or of dicts is needed; give [tensor] for one tensor"
             )
+        if not isinstance(params, Iterable):
+            hint = ": give its .parameters()" if hasattr(params, "parameters") else ""
+            raise TypeError(
+                f"{type(self).__name__}: an iterable of tensors or of dicts is needed, got a {type(params).__name__}{hint}"
+            )
         self.defaults = defaults
         self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[dict[str, Any]] = []

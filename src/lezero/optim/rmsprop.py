@@ -50,7 +50,7 @@ class RMSprop(Optimizer):
             ("weight_decay", weight_decay),
             ("momentum", momentum),
         ):
-            if value < 0.0:
+            if not value >= 0.0:  # NaN too
                 raise ValueError(f"RMSprop: {name} is not negative, got {value}")
         super().__init__(
             params,

@@ -41,7 +41,7 @@ class SGD(Optimizer):
         maximize: bool = False,
     ):
         for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
-            if value < 0.0:
+            if not value >= 0.0:  # NaN too
                 raise ValueError(f"SGD: {name} is not negative, got {value}")
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError(

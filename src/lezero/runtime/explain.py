@@ -239,7 +239,7 @@ class _recorded_only:
         self._before = [
             (t, [getattr(t, k) for k in _KEPT], t._views and list(t._views))
             for t in gc.get_objects()
-            if isinstance(t, Handle)
+            if issubclass(type(t), Handle)  # isinstance would ask lazy modules for their class
         ]
         self._generator = default_generator.get_state()
         self._outer, self.rec = STATE.recording, Recording()

@@ -236,8 +236,8 @@ def backward(root: Handle, gradient: Any = None, retain_graph: bool | None = Non
         )
     if gradient is not None and not isinstance(gradient, Handle):
         raise TypeError(f"backward: `gradient` must be a tensor, got {type(gradient).__name__}")
-    if gradient is not None and tuple(gradient.shape) != tuple(shape):
-        raise RuntimeError(f"backward: gradient has shape {tuple(gradient.shape)}, the tensor {tuple(shape)}")
+    if gradient is not None and tuple(gradient.shape) != tuple(shape):  # type: ignore[attr-defined]
+        raise RuntimeError(f"backward: gradient has shape {_shown(gradient)}, the tensor {_shown(root)}")
     _run_pending_accumulation()
     retain = create_graph if retain_graph is None else retain_graph
     rec = STATE.recording

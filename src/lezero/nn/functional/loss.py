@@ -5,7 +5,11 @@ from __future__ import annotations
 import warnings
 
 from lezero.ops import losses
+from lezero.runtime.recorder import _user_site
 from lezero.tensor import Tensor
+
+_WARNED: dict = {}
+"""Where Python notes which of the user's lines have been warned about."""
 
 
 def _reduced(name: str, loss: Tensor, reduction: str) -> Tensor:
@@ -21,10 +25,14 @@ def _reduced(name: str, loss: Tensor, reduction: str) -> Tensor:
 def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
     """Broadcasting (n,) with (n, 1) gives n × n differences, which is hardly ever meant."""
     if tuple(input.shape) != tuple(target.shape):
-        warnings.warn(
+        file, line = _user_site() or (__file__, 1)
+        warnings.warn_explicit(
             f"{name}: the input has shape {tuple(input.shape)} and the target {tuple(target.shape)}; they are broadcast, which is "
             f"likely not what is meant. Make them the same shape",
-            stacklevel=4,
+            UserWarning,
+            file,
+            line,
+            registry=_WARNED,
         )
 
 

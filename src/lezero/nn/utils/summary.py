@@ -14,6 +14,8 @@ def summary(model: Module, *inputs: Any) -> str:
     The example is only recorded: no value is computed.
     """
     shapes: dict[int, str] = {}
+    if any(isinstance(x, (tuple, list)) and x and all(type(d) is int for d in x) for x in inputs):
+        raise TypeError(f"summary: example inputs are tensors, got {inputs}; for a shape give lz.zeros(*shape)")
     if inputs:
         handles = [m.register_forward_hook(_noting(shapes)) for m in model.modules()]
         was_training = model.training

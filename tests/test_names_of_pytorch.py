@@ -1,0 +1,96 @@
+"""Names that users bring from PyTorch and NumPy."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import lezero as lz
+from lezero import nn, optim
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "amax", "amin", "var", "std", "logsumexp", "norm"])
+def test_reductions_take_axis_and_keepdims(name):
+    x = lz.rand(3, 4)
+    wanted = getattr(x, name)(dim=1, keepdim=True).numpy()
+    assert np.array_equal(getattr(x, name)(axis=1, keepdims=True).numpy(), wanted)
+    assert np.array_equal(getattr(lz, name)(x, axis=1, keepdims=True).numpy(), wanted)
+
+
+def test_joining_takes_axis_and_promotes():
+    x = lz.arange(6).reshape(2, 3)
+    joined = lz.cat([x, x.to(lz.float64)], axis=1)
+    assert joined.dtype is lz.float64
+    assert np.array_equal(joined.numpy(), np.concatenate([x.numpy(), x.numpy().astype(float)], axis=1))
+    assert np.array_equal(lz.stack([x, x], axis=2).numpy(), np.stack([x.numpy(), x.numpy()], axis=2))
+
+
+def test_an_axis_given_twice_is_refused():
+    with pytest.raises(TypeError):
+        lz.ones(2, 2).sum(0, axis=1)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_limits_of_floating_dtypes(name):
+    found, wanted = lz.finfo(getattr(lz, name)), ml_dtypes.finfo(name)
+    assert (found.bits, found.eps, found.max, found.min) == (
+        wanted.bits, float(wanted.eps), float(wanted.max), float(wanted.min),
+    )  # fmt: skip
+    with pytest.raises(TypeError, match="finfo is for floating"):
+        lz.iinfo(name)
+
+
+def test_limits_of_integer_dtypes():
+    assert (lz.iinfo(lz.int8).min, lz.iinfo(lz.uint16).max) == (-128, 65535)
+    with pytest.raises(TypeError, match="iinfo is for integers"):
+        lz.finfo(lz.int32)
+
+
+def test_dtypes_named_like_pythons_types():
+    assert (lz.float, lz.int, lz.bool, lz.long) == (lz.float32, lz.int32, lz.bool_, lz.int64)
+
+
+def test_result_types():
+    x = lz.ones(2, dtype=lz.int8)
+    assert lz.result_type(x, 1) is lz.int8
+    assert lz.result_type(x, 1.5) is lz.float32
+    assert lz.result_type(x, lz.tensor(1.0, dtype=lz.float64)) is lz.float64
+    assert lz.promote_types(lz.float16, lz.bfloat16) is lz.float32
+
+
+def test_random_numbers_of_given_distributions():
+    lz.manual_seed(0)
+    n = lz.normal(3.0, 0.5, (4000,)).numpy()
+    assert abs(n.mean() - 3) < 0.05 and abs(n.std() - 0.5) < 0.05
+    assert lz.normal(lz.zeros(3, 1), lz.ones(4)).shape == (3, 4)
+    assert lz.bernoulli(lz.tensor([0.0, 1.0])).tolist() == [0.0, 1.0]
+
+
+def test_arrangements_match_numpy():
+    a, b = np.arange(3.0), np.arange(3.0) + 5
+    x, y = lz.tensor(a), lz.tensor(b)
+    assert np.array_equal(lz.column_stack([x, y]).numpy(), np.column_stack([a, b]))
+    assert np.array_equal(lz.dstack([x, y]).numpy(), np.dstack([a, b]))
+    np.testing.assert_allclose(lz.logspace(0, 2, 5, dtype=lz.float64).numpy(), np.logspace(0, 2, 5), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["cuda", "compile", "utils", "amp", "autocast", "FloatTensor"])
+def test_what_has_another_name_here_is_pointed_to(name):
+    assert not hasattr(lz, name)
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': "):
+        getattr(lz, name)
+
+
+def test_an_optimizer_of_a_module_asks_for_its_parameters():
+    with pytest.raises(TypeError, match=r"Adam: .* got a Linear: give its \.parameters\(\)"):
+        optim.Adam(nn.Linear(2, 2))
+
+
+def test_a_summary_of_a_shape_asks_for_a_tensor():
+    with pytest.raises(TypeError, match=r"give lz\.zeros"):
+        nn.utils.summary(nn.Linear(2, 2), (1, 2))
+
+
+def test_a_warning_names_the_line_of_the_user():
+    with pytest.warns(UserWarning, match="broadcast") as seen:
+        nn.MSELoss()(lz.randn(3, 1), lz.randn(3))
+    assert seen[0].filename == __file__
