@@ -610,3 +610,12 @@ def test_ctrl_c_in_the_quickstart_is_one_line_and_code_130(tmp_path):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in said and "lezero: interrupted" in said
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", ["foo", "-foo", "-decompose"])
+def test_a_pass_there_is_not_cannot_be_left_out(monkeypatch, value):
+    from lezero.passes.pipeline import switched_off
+
+    monkeypatch.setenv("LEZERO_PASSES", value)
+    with pytest.raises(ValueError, match=r"LEZERO_PASSES.*-remove_idle"):
+        switched_off()

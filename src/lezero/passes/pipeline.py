@@ -29,9 +29,20 @@ REQUIRED = frozenset({"decompose", "pin_outputs"})
 
 
 def switched_off() -> frozenset[str]:
-    """Names of the passes LEZERO_PASSES leaves out."""
-    words = os.environ.get("LEZERO_PASSES", "").split(",")
-    return frozenset(w[1:] for w in words if w.startswith("-")) - REQUIRED
+    """Names of the passes LEZERO_PASSES leaves out.
+
+    Raises
+    ------
+    ValueError
+        If it names a pass there is not, or one the scheduler relies on.
+    """
+    words = [w.strip() for w in os.environ.get("LEZERO_PASSES", "").split(",") if w.strip()]
+    optional = sorted({p.__name__ for p in PIPELINE} - REQUIRED)
+    for w in words:
+        if w[0] != "-" or w[1:] not in optional:
+            listed = ", ".join(f"-{name}" for name in optional)
+            raise ValueError(f"LEZERO_PASSES={','.join(words)!r}: {w!r} is not one of {listed}")
+    return frozenset(w[1:] for w in words)
 
 
 def restructure(graph: Graph, watch: Callable[[str, Graph], None] | None = None) -> Graph:
