@@ -619,3 +619,8 @@ def test_a_pass_there_is_not_cannot_be_left_out(monkeypatch, value):
     monkeypatch.setenv("LEZERO_PASSES", value)
     with pytest.raises(ValueError, match=r"LEZERO_PASSES.*-remove_idle"):
         switched_off()
+
+
+def test_an_index_that_is_no_row_of_the_table():
+    with pytest.raises(IndexError, match=r"embedding: index 7 is not a row of a table of 5 rows"):
+        F.embedding(lz.tensor([[0, 7]]), lz.ones(5, 3))

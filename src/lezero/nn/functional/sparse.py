@@ -21,10 +21,22 @@ def embedding(
         if not -rows <= padding_idx < rows:
             raise ValueError(f"embedding: padding_idx={padding_idx} is not a row of a table of {rows}")
         padding_idx %= rows
+    _check_rows(input, weight)
     if max_norm is not None:
         with no_grad():
             _limit_rows(weight, input, max_norm, norm_type)
     return record(_embedding, (weight, input), (padding_idx,))
+
+
+def _check_rows(index: Tensor, weight: Tensor) -> None:
+    """Indices that are there already are looked at (those still to be computed give a row of zeros where they miss)."""
+    buffer = index._buffer
+    if buffer is None or not buffer.array.size or buffer.array.dtype.kind not in "iu":
+        return
+    rows = int(weight.shape[0])
+    low, high = int(buffer.array.min()), int(buffer.array.max())
+    if low < 0 or high >= rows:
+        raise IndexError(f"embedding: index {low if low < 0 else high} is not a row of a table of {rows} rows (0 to {rows - 1})")
 
 
 def _limit_rows(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
