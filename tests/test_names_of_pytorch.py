@@ -94,3 +94,26 @@ def test_a_warning_names_the_line_of_the_user():
     with pytest.warns(UserWarning, match="broadcast") as seen:
         nn.MSELoss()(lz.randn(3, 1), lz.randn(3))
     assert seen[0].filename == __file__
+
+
+def test_a_loop_over_slices_is_planned_once():
+    data, weight = lz.tensor(np.arange(400.0).reshape(100, 4)), lz.tensor(np.ones((4, 2)))
+    results = []
+    for i in range(0, 100, 10):
+        results.append((data[i : i + 10] @ weight).sum().item())
+        if i == 10:
+            planned = lz.runtime.stats()["plans_built"]
+    assert lz.runtime.stats()["plans_built"] == planned
+    np.testing.assert_allclose(results, 2 * np.arange(400.0).reshape(10, 40).sum(1))
+
+
+def test_a_slice_that_has_a_value_is_still_a_view():
+    x = lz.tensor([0.0, 1, 2, 3, 4, 5])
+    part, inner = x[1:4], x[1:4][1:]
+    x.zero_()
+    assert part.tolist() == [0, 0, 0] and inner.tolist() == [0, 0]
+    part[0] = 7
+    inner.fill_(3)
+    assert x.tolist() == [0, 7, 3, 3, 0, 0] and part.tolist() == [7, 3, 3]
+    x[::2] = 9
+    assert part.tolist() == [7, 9, 3] and inner.tolist() == [9, 3]

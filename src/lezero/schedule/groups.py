@@ -285,7 +285,9 @@ class Grouping:
                 places.append(("outer", tuple(Ix.of(0) for _ in node.shape)))
         return places
 
-    def _check(self, group: Group, node: Node, index: tuple[Ix, ...], where: str) -> tuple[str | None, list[Access], int]:
+    def _check(
+        self, group: Group, node: Node, index: tuple[Ix, ...], where: str
+    ) -> tuple[str | None, list[Access], int]:
         read = self.accesses(node, index)
         level = 0
         touched = False
@@ -316,7 +318,10 @@ class Grouping:
                     return f"{a.node.op.name} needs this kernel's result first", read, 0
         if where == "outer" and not touched:
             return "nothing of this kernel is read", read, 0
-        if len(group.reads | {a.node for a in read}) + len(group.nodes) > 3 * MAX_ACCESSES or len(group.reads) > MAX_ACCESSES:
+        if (
+            len(group.reads | {a.node for a in read}) + len(group.nodes) > 3 * MAX_ACCESSES
+            or len(group.reads) > MAX_ACCESSES
+        ):
             return "too many arrays for one kernel", read, 0
         if group.kind == "contraction":
             why = self._epilogue(group, node, read, where)
@@ -423,7 +428,11 @@ class Grouping:
     def _try_outer(self, group: Group, node: Node) -> bool:
         """A reduction of row values over all rows becomes the combine phase (the mean of a loss)."""
         x = node.inputs[0]
-        if group.style not in ("row", "lane") or len(node.attrs[0]) != x.ndim or node.op.reduction not in ("sum", "max", "min", "prod"):
+        if (
+            group.style not in ("row", "lane")
+            or len(node.attrs[0]) != x.ndim
+            or node.op.reduction not in ("sum", "max", "min", "prod")
+        ):
             return False
         kept = [v for v in group.variables if v.name not in group.reduced]  # type: ignore[operator]
         if not kept or not same(prod(x.shape), prod(v.extent for v in kept)) or same(prod(x.shape), 1):
@@ -452,7 +461,9 @@ class Grouping:
         order = self._loop_order(group)
         inner = next((v for v in reversed(order) if v.extent != 1), None)
         if node.op.reduction in ("argmax", "argmin"):
-            return "lane" if (inner is not None and inner.name not in reduced and size <= 1 << 14) or size <= 8 else "row"
+            return (
+                "lane" if (inner is not None and inner.name not in reduced and size <= 1 << 14) or size <= 8 else "row"
+            )
         if inner is not None and inner.name in reduced:
             if size <= 16 and rows >= 64:
                 return "lane"
@@ -485,7 +496,9 @@ class Grouping:
         for g in self.groups:
             if g is group or g is other:
                 continue
-            if (g.ancestors & other.bit and group.ancestors & g.bit) or (g.ancestors & group.bit and other.ancestors & g.bit):
+            if (g.ancestors & other.bit and group.ancestors & g.bit) or (
+                g.ancestors & group.bit and other.ancestors & g.bit
+            ):
                 return False
         if other.outer:
             return False
@@ -535,7 +548,11 @@ class Grouping:
         todo = list(self.users.get(node, ()))
         while todo:
             n = todo.pop()
-            if n in self.group_of or n.op.kind not in ("view", "elementwise") or (n.op.kind != "view" and not self.inline(n)):
+            if (
+                n in self.group_of
+                or n.op.kind not in ("view", "elementwise")
+                or (n.op.kind != "view" and not self.inline(n))
+            ):
                 found.add(n)
             else:
                 todo += self.users.get(n, ())
@@ -548,7 +565,9 @@ class Grouping:
             waiting: list[Node] = []
             missing = set(left)
             for n in left:
-                needs = {a.node for a in self.accesses(n, tuple(Ix.of(Var(f"p{k}", d)) for k, d in enumerate(_space(n))))}
+                needs = {
+                    a.node for a in self.accesses(n, tuple(Ix.of(Var(f"p{k}", d)) for k, d in enumerate(_space(n))))
+                }
                 if needs & missing or self._try(group, n) is not None:
                     waiting.append(n)
                 else:
@@ -673,6 +692,10 @@ def loop_order(group: Group, orders: dict[Node, Order]) -> list[Var]:
     for n in group.nodes:
         space = _space(n)
         order = orders[n.inputs[0]] if n.op.kind == "reduce" else orders[n]
-        if order != row_major(len(space)) and len(space) == len(group.shape) and all(same(a, b) for a, b in zip(space, group.shape)):
+        if (
+            order != row_major(len(space))
+            and len(space) == len(group.shape)
+            and all(same(a, b) for a, b in zip(space, group.shape))
+        ):
             return [group.variables[a] for a in order]
     return list(group.variables)

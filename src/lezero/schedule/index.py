@@ -294,7 +294,9 @@ class Mask:
     __slots__ = ("key", "parts")
 
     def __init__(self, *parts: Any):
-        self.parts = parts  # ("ge"|"lt"|"eq", Ix, Ix) or ("and"|"or", Mask, Mask) or ("not", Mask) or (True,) or (False,)
+        self.parts = (
+            parts  # ("ge"|"lt"|"eq", Ix, Ix) or ("and"|"or", Mask, Mask) or ("not", Mask) or (True,) or (False,)
+        )
         self.key: tuple = tuple(p.key if isinstance(p, (Ix, Mask)) else p for p in parts)
 
     @staticmethod

@@ -23,7 +23,8 @@ from lezero.schedule.layout import linear
 GRAIN = 16_384
 """Elements a task should have at least; smaller kernels run on one thread."""
 COSTLY = frozenset(
-    ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "pow", "lgamma", "digamma", "atan2"]
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
+    "erfc sigmoid pow lgamma digamma atan2".split()
 )
 
 
@@ -420,7 +421,9 @@ class _Lowering:
         read: set[Node] = set()
         for n in self.stored:
             read |= self._arrays(self.value(n, self.group.index[n]))
-            pairs += [(n, x) for x, at in self.loaded.items() if x in read and x.dtype is n.dtype and at == {self.written[n]}]
+            pairs += [
+                (n, x) for x, at in self.loaded.items() if x in read and x.dtype is n.dtype and at == {self.written[n]}
+            ]
         return tuple(pairs)
 
     def _arrays(self, value: ir.Value) -> set[Node]:
@@ -452,7 +455,14 @@ class _Lowering:
             more.pop("scratch", ()),
         )
         return Lowered(
-            kernel, list(self.buffers), list(self.params.values), work, limit, more.pop("splits", False), more.pop("partials", []), **more
+            kernel,
+            list(self.buffers),
+            list(self.params.values),
+            work,
+            limit,
+            more.pop("splits", False),
+            more.pop("partials", []),
+            **more,
         )
 
     # -- the styles --------------------------------------------------------------------------------------------
@@ -465,7 +475,13 @@ class _Lowering:
         *outer, inner = segments
         if not outer:
             body: list[ir.Stmt] = [
-                ir.Loop(inner.var.name, self.params.value(inner.var.extent), self._stores(self.stored), vector=True, task=True)
+                ir.Loop(
+                    inner.var.name,
+                    self.params.value(inner.var.extent),
+                    self._stores(self.stored),
+                    vector=True,
+                    task=True,
+                )
             ]
             return self._finish(body, work, work)
         name, extent, bound, nested = self._rows(outer)
@@ -481,7 +497,9 @@ class _Lowering:
         stages = []
         for s in range(last + 1):
             stores = [n for n in self.stored if n not in group.row and n not in group.outer and group.level[n] == s]
-            reduces = [n for n in group.nodes if n.op.kind == "reduce" and n not in group.outer and group.level[n] == s + 1]
+            reduces = [
+                n for n in group.nodes if n.op.kind == "reduce" and n not in group.outer and group.level[n] == s + 1
+            ]
             stages.append((stores, reduces))
         return stages
 
@@ -561,7 +579,11 @@ class _Lowering:
     def _to_scratch(self, node: Node, reduced: list[_Segment]) -> ir.Stmt:
         value = self.value(node, self.group.index[node])
         number_ = len(self.scratched)
-        index = self.emit.ix(self._renamed(Ix.of(reduced[0].members[-1]))) if len(reduced[0].members) > 1 else ir.var(reduced[0].var.name)
+        index = (
+            self.emit.ix(self._renamed(Ix.of(reduced[0].members[-1])))
+            if len(reduced[0].members) > 1
+            else ir.var(reduced[0].var.name)
+        )
         self.scratched[node] = (number_, index)
         self.memo.clear()
         # scratch arrays are numbered behind the buffers; the numbers are put right in _finish_scratch
@@ -630,7 +652,8 @@ class _Lowering:
             reduced = self.group.reduced or frozenset()
             length = self.params.value(prod(v.extent for v in self.group.variables if v.name in reduced))
             more["scratch"] = tuple(
-                ir.Scratch(compute_code(n.dtype), length) for n, _ in sorted(self.scratched.items(), key=lambda t: t[1][0])
+                ir.Scratch(compute_code(n.dtype), length)
+                for n, _ in sorted(self.scratched.items(), key=lambda t: t[1][0])
             )
             body = _renumber(body, len(self.types))
         return self._finish(body, work, limit, **more)
@@ -706,7 +729,11 @@ class _Lowering:
         body += self._stores([n for n in self.stored if n in self.group.row])
         for i, s in enumerate(reversed(kept)):
             one = len(kept) == 1
-            body = [ir.Loop(s.var.name, self.params.value(s.var.extent), body, vector=i == 0, task=one or i == len(kept) - 1)]
+            body = [
+                ir.Loop(
+                    s.var.name, self.params.value(s.var.extent), body, vector=i == 0, task=one or i == len(kept) - 1
+                )
+            ]
         return body
 
 

@@ -39,11 +39,15 @@ def prepare(graph: Graph, leaf_orders: dict[Node, Order]) -> tuple[Graph, dict[N
     for node in graph.nodes():
         inputs = tuple(new[n] for n in node.inputs)
         if node.op.name == "dot":
-            inputs = tuple(x if matrix(x, o) is not None else copy(x, row_major(x.ndim)) for x, o in _with_orders(node, inputs, orders, forced))
+            inputs = tuple(
+                x if matrix(x, o) is not None else copy(x, row_major(x.ndim))
+                for x, o in _with_orders(node, inputs, orders, forced)
+            )
         elif node.op.kind == "contraction":
             wanted = _wanted(node)
             inputs = tuple(
-                x if _dense(x, o, w) else copy(x, w) for (x, o), w in zip(_with_orders(node, inputs, orders, forced), wanted)
+                x if _dense(x, o, w) else copy(x, w)
+                for (x, o), w in zip(_with_orders(node, inputs, orders, forced), wanted)
             )
         elif node.op.kind == "opaque":
             inputs = tuple(
@@ -212,7 +216,9 @@ def _products_of_integers(node: Node, inputs: tuple[Node, ...]) -> Node:
     node = with_inputs(node, inputs)
     if node.op.name != "dot" or node.dtype.code in FLOATS:
         if node.op.kind == "contraction" and node.dtype.code not in FLOATS:
-            raise NotImplementedError(f"{node.op.name} of {node.dtype.name}: convolutions take floating dtypes; convert with .float()")
+            raise NotImplementedError(
+                f"{node.op.name} of {node.dtype.name}: convolutions take floating dtypes; convert with .float()"
+            )
         return node
     a, b = Expr(node.inputs[0]), Expr(node.inputs[1])
     trans_a, trans_b = node.attrs

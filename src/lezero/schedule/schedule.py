@@ -40,7 +40,6 @@ class Step:
     def name(self) -> str:
         return self.what.name if isinstance(self.what, Contracted) else self.what[0].kernel.name
 
-
     @property
     def combines(self) -> bool:
         """Whether partial results are put together after the tasks."""
@@ -91,7 +90,9 @@ class Schedule:
     def instantiate(self, bindings: Sequence[int]) -> Instance:
         """Launches and memory for given extents of the symbols."""
         outputs = set(self.graph.outputs)
-        raw: list[tuple[KernelSource, str, list[tuple[list[Any], list[int], tuple[int, ...], int]], int, int, bool, bool, int]] = []
+        raw: list[
+            tuple[KernelSource, str, list[tuple[list[Any], list[int], tuple[int, ...], int]], int, int, bool, bool, int]
+        ] = []
         life: dict[Any, list[int]] = {}  # name -> [bytes, first, last]
         moved = 0
 
@@ -131,7 +132,14 @@ class Schedule:
         records = []
         for source, label, sets, combine, scratch, overwrites, beside, touched in raw:
             placed = [
-                ([("arena", offsets_[n] + o) if n in offsets_ else (self.reused.get(n, n), o) for n, o in zip(names, offs)], params, tasks)
+                (
+                    [
+                        ("arena", offsets_[n] + o) if n in offsets_ else (self.reused.get(n, n), o)
+                        for n, o in zip(names, offs)
+                    ],
+                    params,
+                    tasks,
+                )
                 for names, offs, params, tasks in sets
             ]
             records.append(Record(source, label, placed, combine, scratch, overwrites, beside, touched))
@@ -148,10 +156,17 @@ class Schedule:
             for i, launch in enumerate(plan.launches):
                 names = [n if n.startswith("w:") else c.operands[n] for n in launch.operands]
                 offs = [
-                    number(c.offsets.get(n, 0), bindings) * c.operands[n].dtype.itemsize if not n.startswith("w:") else 0
+                    number(c.offsets.get(n, 0), bindings) * c.operands[n].dtype.itemsize
+                    if not n.startswith("w:")
+                    else 0
                     for n in launch.operands
                 ]
-                head = (launch.source, c.name if i == len(plan.launches) - 1 else f"{c.name}: {launch.source.name}", launch.combine_tasks, overwrites)
+                head = (
+                    launch.source,
+                    c.name if i == len(plan.launches) - 1 else f"{c.name}: {launch.source.name}",
+                    launch.combine_tasks,
+                    overwrites,
+                )
                 out.append((head, names, offs, launch.params, launch.tasks, plan.workspaces))
             return out
         out = []
@@ -230,11 +245,17 @@ def order_steps(steps: list[Step]) -> tuple[list[list[Step]], frozenset[int]]:
     for s, before in needs.items():
         for b in before:
             users[b].append(s)
-    final = [s for s in steps if not any(n in read_by_others for n in s.writes) and s.group.kind == "loops" and not s.combines]
+    final = [
+        s
+        for s in steps
+        if not any(n in read_by_others for n in s.writes) and s.group.kind == "loops" and not s.combines
+    ]
     same_code: dict[str, list[Step]] = {}
     for s in final:
         same_code.setdefault(s.sources[0].key, []).append(s)
-    same_code = {k: ss for k, ss in same_code.items() if len(ss) > 1 or all(prod(n.shape) <= SMALL for n in ss[0].writes)}
+    same_code = {
+        k: ss for k, ss in same_code.items() if len(ss) > 1 or all(prod(n.shape) <= SMALL for n in ss[0].writes)
+    }
     shared = {s for ss in same_code.values() for s in ss}
     rank = {s: i for i, s in enumerate(steps)}
     missing = {s: len(before) for s, before in needs.items()}
@@ -258,7 +279,11 @@ def order_steps(steps: list[Step]) -> tuple[list[list[Step]], frozenset[int]]:
 
 
 def _reuse(
-    ordered: list[list[Step]], beside: frozenset[int], graph: Graph, orders: dict[Node, Order], donatable: frozenset[Node]
+    ordered: list[list[Step]],
+    beside: frozenset[int],
+    graph: Graph,
+    orders: dict[Node, Order],
+    donatable: frozenset[Node],
 ) -> dict[Node, Node]:
     """Outputs that take the memory of a donated input: read last, element by element, in the kernel that writes them."""
     outputs = set(graph.outputs)
