@@ -1,6 +1,6 @@
 """What a new batch size costs: size arithmetic and the memory plan of LeNet's training step, with all kernels cached.
 
-    python benchmarks/planning.py
+python benchmarks/planning.py
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def main():
         optimizer.step()
         assert n == 64 or len(times) == before + 1, "a new batch size is one new table, and nothing else"
     fresh = times[-(len(sizes) - 2) :]
-    print(f"LeNet, {len(fresh)} new batch sizes: median {statistics.median(fresh) * 1e3:.2f} ms, most {max(fresh) * 1e3:.2f} ms (target 5)")
+    print(
+        f"LeNet, {len(fresh)} new batch sizes: median {statistics.median(fresh) * 1e3:.2f} ms, most {max(fresh) * 1e3:.2f} ms (target 5)"
+    )
     print(f"plans built: {lz.runtime.stats()['plans_built']}")
 
 

@@ -32,7 +32,9 @@ print(imported - start, time.perf_counter() - imported)
 
 
 def run(code, **env):
-    text = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=dict(os.environ, **env)).stdout
+    text = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=dict(os.environ, **env)
+    ).stdout
     return [float(x) for x in text.split()]
 
 

@@ -32,11 +32,8 @@ def kernels(compute):
     return sum(p.program.schedule.kernels for p in plans)
 
 
-@pytest.mark.parametrize("rows", [1, 64, 1000])
-@pytest.mark.parametrize("columns", [3, 100, 9000])
+@pytest.mark.parametrize("rows, columns", [(r, c) for r in (1, 64, 1000) for c in (3, 100, 9000) if r * c <= 1_000_000])
 def test_softmax_and_layer_norm_are_one_kernel_each(rows, columns):
-    if rows * columns > 1_000_000:
-        pytest.skip("large")
     x, scale, shift = normal(rows, columns), normal(columns), normal(columns)
     assert kernels(lambda: F.softmax(x, -1)) == 1
     assert kernels(lambda: F.log_softmax(x, -1)) == 1

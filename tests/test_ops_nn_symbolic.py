@@ -86,9 +86,11 @@ def build(case, numbers):
 
 
 def spelled(x):
-    """An attribute or shape with extents as expressions."""
+    """An attribute or shape with extents as expressions, and NaN as something that equals itself."""
     if isinstance(x, tuple):
         return tuple(spelled(v) for v in x)
+    if isinstance(x, float) and np.isnan(x):
+        return "nan"
     return ("extent", x.expr) if isinstance(x, Dim) else x
 
 

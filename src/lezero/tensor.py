@@ -85,7 +85,9 @@ class Tensor(Operand, Handle):
 
     @property
     def device(self) -> str:
-        return self._node.device if self._rec is not None else self._buffer.device if self._buffer is not None else "cpu"
+        return (
+            self._node.device if self._rec is not None else self._buffer.device if self._buffer is not None else "cpu"
+        )
 
     @property
     def ndim(self) -> int:
@@ -155,7 +157,9 @@ class Tensor(Operand, Handle):
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Say whether gradients of this leaf are wanted."""
         if requires_grad and not self.dtype.differentiable:
-            raise RuntimeError(f"only floating and complex tensors can require gradients, this one is {self.dtype.name}")
+            raise RuntimeError(
+                f"only floating and complex tensors can require gradients, this one is {self.dtype.name}"
+            )
         if not requires_grad and not self.is_leaf:
             raise RuntimeError("requires_grad can only be switched off for leaves; use .detach() for a computed tensor")
         if requires_grad == self._requires_grad or (requires_grad and not self.is_leaf):
@@ -188,7 +192,9 @@ class Tensor(Operand, Handle):
             raise ValueError(f"grad: shape {tuple(value.shape)} does not fit the tensor's {tuple(self.shape)}")
         self._grad = value
 
-    def backward(self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False) -> None:
+    def backward(
+        self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False
+    ) -> None:
         """Add this tensor's gradient to ``grad`` of every leaf it depends on that requires one.
 
         Parameters
@@ -264,7 +270,9 @@ class Tensor(Operand, Handle):
 
     def numpy(self) -> np.ndarray:
         """The values as a read-only array, without a copy."""
-        if self._requires_grad or (self.requires_grad and STATE.grad_mode and self._rec is not None and self._node.tracks):
+        if self._requires_grad or (
+            self.requires_grad and STATE.grad_mode and self._rec is not None and self._node.tracks
+        ):
             pass  # reading is harmless here: values are immutable, so no gradient can be missed
         return export(self._realized())
 
@@ -292,7 +300,9 @@ class Tensor(Operand, Handle):
 
         return lezero
 
-    def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
         """Hand the values to another library, without a copy where it can promise not to write into them."""
         if self.dtype is dt.bfloat16:
             raise BufferError("DLPack through NumPy has no bfloat16; use .float() first")
@@ -368,7 +378,14 @@ class Tensor(Operand, Handle):
 
     def __reduce__(self):
         array = np.ascontiguousarray(self._realized().array)
-        return _unpickle, (type(self), array.tobytes(), self.dtype.name, array.shape, self._requires_grad, self._dynamic)
+        return _unpickle, (
+            type(self),
+            array.tobytes(),
+            self.dtype.name,
+            array.shape,
+            self._requires_grad,
+            self._dynamic,
+        )
 
     # -- dtype and place ---------------------------------------------------------------------------------------
 
@@ -388,7 +405,9 @@ class Tensor(Operand, Handle):
             else:
                 dtype = a
         if device is not None and str(device).split(":")[0] != "cpu":
-            raise ValueError(f"to: there is no device {device!r} here; backends installed bring theirs, this one has 'cpu'")
+            raise ValueError(
+                f"to: there is no device {device!r} here; backends installed bring theirs, this one has 'cpu'"
+            )
         return self if dtype is None else self._cast(as_dtype(dtype))
 
     def _cast(self, dtype: DType) -> Tensor:
@@ -450,7 +469,9 @@ class Tensor(Operand, Handle):
             if wanted.count(-1) > 1:
                 raise ValueError(f"reshape: only one extent may be -1, got {wanted}")
             if known == 0 or total % known != 0:
-                raise ValueError(f"reshape: {tuple(map(int, have))} has {int(total)} elements, which {wanted} cannot hold")
+                raise ValueError(
+                    f"reshape: {tuple(map(int, have))} has {int(total)} elements, which {wanted} cannot hold"
+                )
             wanted = tuple(total // known if d == -1 else d for d in wanted)
         return self._as_view(OPS["reshape"], (wanted,))
 
@@ -523,7 +544,9 @@ class Tensor(Operand, Handle):
     def movedim(self, source: Any, destination: Any) -> Tensor:
         n = self.ndim
         src = [normalize_axis("movedim", a, n) for a in ([source] if isinstance(source, int) else source)]
-        dst = [normalize_axis("movedim", a, n) for a in ([destination] if isinstance(destination, int) else destination)]
+        dst = [
+            normalize_axis("movedim", a, n) for a in ([destination] if isinstance(destination, int) else destination)
+        ]
         order: list = [None] * n
         for s, d in zip(src, dst):
             order[d] = s
@@ -573,7 +596,9 @@ class Tensor(Operand, Handle):
         total = int(self.shape[d])
         if isinstance(size, int) and size < 1:
             raise ValueError(f"split: a size of 1 or more is needed, got {size}")
-        sizes = list(size) if not isinstance(size, int) else [min(size, total - i) for i in range(0, total, size)] or [0]
+        sizes = (
+            list(size) if not isinstance(size, int) else [min(size, total - i) for i in range(0, total, size)] or [0]
+        )
         if sum(sizes) != total:
             raise ValueError(f"split: sizes {sizes} do not add up to the extent {total} of dimension {dim}")
         out, at = [], 0
@@ -592,7 +617,9 @@ class Tensor(Operand, Handle):
     def repeat(self, *sizes: Any) -> Tensor:
         reps = _sizes(sizes)
         s = (1,) * (len(reps) - self.ndim) + tuple(self.shape)
-        split = self.reshape(tuple(x for d in s for x in (1, d))).expand(tuple(x for r, d in zip(reps, s) for x in (r, d)))
+        split = self.reshape(tuple(x for d in s for x in (1, d))).expand(
+            tuple(x for r, d in zip(reps, s) for x in (r, d))
+        )
         return split.reshape(tuple(r * d for r, d in zip(reps, s)))
 
     def __getitem__(self, index: Any) -> Tensor:
@@ -615,7 +642,9 @@ class Tensor(Operand, Handle):
             order = "biufc".replace("u", "").index
             kind = lambda d: order("i" if d.kind == "u" else d.kind)
             if kind(value.dtype) > kind(self.dtype):
-                raise RuntimeError(f"an in-place result of dtype {value.dtype.name} cannot be stored in {self.dtype.name}")
+                raise RuntimeError(
+                    f"an in-place result of dtype {value.dtype.name} cannot be stored in {self.dtype.name}"
+                )
             value = value._cast(self.dtype)
         if tuple(value.shape) != tuple(self.shape):
             if broadcast_shapes("in-place write", value.shape, self.shape) != tuple(self.shape):
@@ -630,8 +659,16 @@ class Tensor(Operand, Handle):
         return self._set(source._cast(self.dtype))
 
     def fill_(self, value: Any) -> Tensor:
-        value = value if isinstance(value, Tensor) else value * record(OPS["full"], (), ((), 1, self.dtype)) if self.dtype.kind in "fc" else value
-        return self._set(value._cast(self.dtype) if isinstance(value, Tensor) else record(OPS["full"], (), ((), value, self.dtype)))
+        value = (
+            value
+            if isinstance(value, Tensor)
+            else value * record(OPS["full"], (), ((), 1, self.dtype))
+            if self.dtype.kind in "fc"
+            else value
+        )
+        return self._set(
+            value._cast(self.dtype) if isinstance(value, Tensor) else record(OPS["full"], (), ((), value, self.dtype))
+        )
 
     def zero_(self) -> Tensor:
         return self._set(record(OPS["full"], (), ((), 0, self.dtype)))
@@ -699,10 +736,14 @@ class Tensor(Operand, Handle):
         return self._reduce("min", dim, keepdim)
 
     def var(self, dim: Axes = None, correction: int = 1, keepdim: bool = False, unbiased: bool | None = None) -> Tensor:
-        return self._reduce("var", dim, keepdim, correction=correction if unbiased is None else __builtins_int(unbiased))
+        return self._reduce(
+            "var", dim, keepdim, correction=correction if unbiased is None else __builtins_int(unbiased)
+        )
 
     def std(self, dim: Axes = None, correction: int = 1, keepdim: bool = False, unbiased: bool | None = None) -> Tensor:
-        return self._reduce("std", dim, keepdim, correction=correction if unbiased is None else __builtins_int(unbiased))
+        return self._reduce(
+            "std", dim, keepdim, correction=correction if unbiased is None else __builtins_int(unbiased)
+        )
 
     def any(self, dim: Axes = None, keepdim: bool = False) -> Tensor:
         return self._reduce("any", dim, keepdim)
@@ -778,7 +819,9 @@ class Tensor(Operand, Handle):
 
     def argsort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
         op = OPS["argsort"]
-        return record(op, (self,), op.bind({"axis": normalize_axis("argsort", dim, self.ndim), "descending": descending}))
+        return record(
+            op, (self,), op.bind({"axis": normalize_axis("argsort", dim, self.ndim), "descending": descending})
+        )
 
     def sort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Pair:
         index = self.argsort(dim, descending)
@@ -1152,7 +1195,9 @@ def full_like(t: Tensor, fill_value: Any, *, dtype: Any = None, requires_grad: b
 empty_like = zeros_like
 
 
-def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def arange(
+    start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """start, start + step, … before `end`."""
     if end is None:
         start, end = 0, start
@@ -1161,8 +1206,12 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, dev
     return _source("arange", dtype, requires_grad, device, start=start, stop=end, step=step)
 
 
-def linspace(start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    return _source("linspace", dtype or dt.default_dtype(), requires_grad, device, start=float(start), stop=float(end), steps=steps)
+def linspace(
+    start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    return _source(
+        "linspace", dtype or dt.default_dtype(), requires_grad, device, start=float(start), stop=float(end), steps=steps
+    )
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -1181,13 +1230,17 @@ def _random(name: str, shape: tuple, dtype: Any, generator: Any, requires_grad: 
     return t.requires_grad_() if requires_grad else t
 
 
-def rand(*size: Any, dtype: Any = None, device: Any = None, generator: Any = None, requires_grad: bool = False) -> Tensor:
+def rand(
+    *size: Any, dtype: Any = None, device: Any = None, generator: Any = None, requires_grad: bool = False
+) -> Tensor:
     """Uniform in [0, 1)."""
     _check_device(device)
     return _random("uniform", _sizes(size), dtype or dt.default_dtype(), generator, requires_grad)
 
 
-def randn(*size: Any, dtype: Any = None, device: Any = None, generator: Any = None, requires_grad: bool = False) -> Tensor:
+def randn(
+    *size: Any, dtype: Any = None, device: Any = None, generator: Any = None, requires_grad: bool = False
+) -> Tensor:
     """Normally distributed, mean 0 and variance 1."""
     _check_device(device)
     return _random("normal", _sizes(size), dtype or dt.default_dtype(), generator, requires_grad)

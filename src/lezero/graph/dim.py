@@ -11,8 +11,8 @@ remainder of a polynomial that did not come out even, ``("//", poly, poly)`` and
 
 from __future__ import annotations
 
-import threading
 import functools
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

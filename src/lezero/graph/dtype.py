@@ -42,7 +42,9 @@ class DType:
         return {"complex64": float32, "complex128": float64}.get(self.name, self)
 
     def to_complex(self) -> DType:
-        return {"float32": complex64, "float64": complex128, "float16": complex64, "bfloat16": complex64}.get(self.name, self)
+        return {"float32": complex64, "float64": complex128, "float16": complex64, "bfloat16": complex64}.get(
+            self.name, self
+        )
 
 
 bool_ = DType("bool", "bool", "b", np.bool_, 0)
@@ -66,7 +68,11 @@ ALL: tuple[DType, ...] = (
     float16, bfloat16, float32, float64, complex64, complex128,
 )  # fmt: skip
 FLOATING = (float16, bfloat16, float32, float64)
-_BY_NAME = {d.name: d for d in ALL} | {d.code: d for d in ALL} | {"float": float32, "double": float64, "half": float16, "long": int64, "int": int32}
+_BY_NAME = (
+    {d.name: d for d in ALL}
+    | {d.code: d for d in ALL}
+    | {"float": float32, "double": float64, "half": float16, "long": int64, "int": int32}
+)
 _BY_NUMPY = {d.numpy: d for d in ALL}
 
 _default = float32

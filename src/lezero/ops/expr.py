@@ -78,7 +78,9 @@ def reference(node: Node, inputs: list[np.ndarray]) -> np.ndarray:
         inputs = _promote_inputs(node, inputs)
     with np.errstate(all="ignore"):
         if op.kind == "source":
-            value = op.reference(*inputs, shape_=tuple(int(d) for d in node.shape), dtype_=node.dtype, **node.named_attrs())
+            value = op.reference(
+                *inputs, shape_=tuple(int(d) for d in node.shape), dtype_=node.dtype, **node.named_attrs()
+            )
         else:
             value = op.reference(*inputs, **{k: _plain(v) for k, v in node.named_attrs().items()})
     value = np.asarray(value)

@@ -27,7 +27,9 @@ def settle_extents(graph: Graph) -> Graph:
     def change(node: Node, inputs: tuple[Node, ...]) -> Node:
         shape = settled(node.shape)
         if not node.op.is_leaf:
-            return Node(node.op, inputs, settled(node.attrs), shape, node.dtype, node.device, weak=node.weak, site=node.site)
+            return Node(
+                node.op, inputs, settled(node.attrs), shape, node.dtype, node.device, weak=node.weak, site=node.site
+            )
         if identical(shape, node.shape):
             return node
         return Node(REGISTRY["reshape"], (node,), (shape,), shape, node.dtype, node.device)

@@ -50,7 +50,10 @@ def remove_idle(graph: Graph) -> Graph:
             if source is not node.inputs[0]:
                 return Node(node.op, (source,), (axes,), node.shape, node.dtype, node.device, site=node.site)
         if name == "reshape" and node.inputs[0].op.name == "reshape":
-            return change(Node(node.op, node.inputs[0].inputs, node.attrs, node.shape, node.dtype, node.device), node.inputs[0].inputs)
+            return change(
+                Node(node.op, node.inputs[0].inputs, node.attrs, node.shape, node.dtype, node.device),
+                node.inputs[0].inputs,
+            )
         if name == "cast" and node.inputs[0].dtype is node.dtype:
             return node.inputs[0]
         return node

@@ -53,7 +53,11 @@ class _PastValues:
     def _now(self, attrs: tuple) -> tuple:
         rec = STATE.recording
         return tuple(
-            self._now(a) if type(a) is tuple else rec.symbol(evaluate(a.expr, self.past.bindings)) if type(a) is Dim else a
+            self._now(a)
+            if type(a) is tuple
+            else rec.symbol(evaluate(a.expr, self.past.bindings))
+            if type(a) is Dim
+            else a
             for a in attrs
         )
 
@@ -179,9 +183,7 @@ def _hooked(dy: Any, hooks: dict | None) -> Any:
         if not isinstance(replaced, Handle):
             raise TypeError(f"backward: a hook must return a tensor or None, got {type(replaced).__name__}")
         if tuple(replaced.shape) != tuple(dy.shape):  # type: ignore[attr-defined]
-            raise ValueError(
-                f"backward: a hook returned shape {_shown(replaced)} for a gradient of shape {_shown(dy)}"
-            )
+            raise ValueError(f"backward: a hook returned shape {_shown(replaced)} for a gradient of shape {_shown(dy)}")
         dy = replaced
     return dy
 
@@ -298,7 +300,9 @@ def replayed_gradients(rec: Recording, root: Node, variables: list[Handle], reta
 def _run_pending_accumulation() -> None:
     """Gradients not yet realised are about to be added to: run first, so that micro-batches do not pile up in one graph."""
     rec = STATE.recording
-    if STATE.capture is None and rec.freed and any(
-        t._grad is not None and t._grad._rec is rec for t in rec.variables.values()
+    if (
+        STATE.capture is None
+        and rec.freed
+        and any(t._grad is not None and t._grad._rec is rec for t in rec.variables.values())
     ):
         run_now()

@@ -224,7 +224,9 @@ def _forgotten(rec: Recording, capture: Capture) -> set[int]:
     known = [*rec.leaf_handles, *[t for t, _ in capture.saved]]
     ours = Counter(map(id, known))
     # Two references from each place in `known` (it and where it was copied from), less the one asked through.
-    return {id(known[k]) for k in range(len(known)) if known[k] is not None and others(known, k) < 2 * ours[id(known[k])]}
+    return {
+        id(known[k]) for k in range(len(known)) if known[k] is not None and others(known, k) < 2 * ours[id(known[k])]
+    }
 
 
 def _handle(rec: Recording, node: Node) -> Handle:
@@ -313,7 +315,14 @@ def _flatten(tree: Any, tensors: list[Handle], name: str) -> Hashable:
     if isinstance(tree, Handle):
         tensors.append(tree)
         shape = tuple(int(d) for d in tree.shape)  # type: ignore[attr-defined]
-        return ("tensor", shape, tree.dtype, tree.requires_grad, tree._dynamic, [id(x) for x in tensors].index(id(tree)))  # type: ignore[attr-defined]
+        return (
+            "tensor",
+            shape,
+            tree.dtype,
+            tree.requires_grad,
+            tree._dynamic,
+            [id(x) for x in tensors].index(id(tree)),
+        )  # type: ignore[attr-defined]
     if isinstance(tree, dict):
         return ("dict", tuple((k, _flatten(v, tensors, name)) for k, v in tree.items()))
     if isinstance(tree, (list, tuple)):

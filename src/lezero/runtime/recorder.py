@@ -93,13 +93,17 @@ class Recording:
         self.count = 0
         self.bytes = 0
         self.bindings: list[int] = []
-        self.shapes: dict[int, tuple[int, ...]] = {}  # id of a signature -> its shape with the extents of this recording
+        self.shapes: dict[
+            int, tuple[int, ...]
+        ] = {}  # id of a signature -> its shape with the extents of this recording
         self.handles: list[ref] = []  # of every operation recorded, in order
         self.imported: dict[int, Node] = {}  # id of a handle -> its leaf
         self.leaf_handles: list[Handle | None] = []  # in step with leaf_nodes and buffers
         self.leaf_nodes: list[Node] = []
         self.buffers: list[Buffer] = []
-        self.scalars: list[tuple[int, Callable[[], Any] | None]] = []  # (position in buffers, where the value comes from)
+        self.scalars: list[
+            tuple[int, Callable[[], Any] | None]
+        ] = []  # (position in buffers, where the value comes from)
         self.variables: dict[Node, Handle] = {}  # leaves (and re-pointed leaves) gradients are accumulated into
         self.hooks: dict[Node, dict] = {}  # called with the gradient that arrives at a node
         self.freed: list[Node] = []  # roots whose gradients have been taken
@@ -295,7 +299,9 @@ def _infer(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple) -> tu
         shape, dtype = op.infer_nodes(seen, attrs)
     devices = {n.device for n in inputs if n.shape or not n.weak}
     if len(devices) > 1:
-        raise ValueError(f"{op.name}: operands are on different devices: {', '.join(sorted(devices))}; move them with .to()")
+        raise ValueError(
+            f"{op.name}: operands are on different devices: {', '.join(sorted(devices))}; move them with .to()"
+        )
     device = next(iter(devices), "cpu")
     weak = bool(inputs) and op.kind == "elementwise" and all(n.weak for n in inputs)
     shape = tuple(shape)
@@ -423,7 +429,9 @@ def _match_leaf(rec: Recording, shape: tuple, dtype: DType, device: str, tracks:
     return node
 
 
-def _is_leaf_like(rec: Recording, node: Node, shape: tuple, dtype: DType, device: str, tracks: bool, dynamic: tuple) -> bool:
+def _is_leaf_like(
+    rec: Recording, node: Node, shape: tuple, dtype: DType, device: str, tracks: bool, dynamic: tuple
+) -> bool:
     if node.op is not LEAF or node.attrs != ("tensor",) or node.dtype is not dtype:
         return False
     if node.tracks is not tracks or node.device != device or len(node.shape) != len(shape):
@@ -491,7 +499,9 @@ def _constant(rec: Recording, value: Any) -> Node:
     return node
 
 
-def scalar_leaf(rec: Recording, value: Any, get: Callable[[], Any] | None, weak: bool = True, dtype: DType | None = None) -> Node:
+def scalar_leaf(
+    rec: Recording, value: Any, get: Callable[[], Any] | None, weak: bool = True, dtype: DType | None = None
+) -> Node:
     """A leaf for a Python number; `get` reads it again when a captured step is called."""
     import numpy as np
 

@@ -149,7 +149,15 @@ def _itself(value: Any) -> Any:
 
 
 def _learn(
-    rec: Recording, start: Node, count: int, leaves: int, made: int, scalars: int, adopted: list[Handle], places: list, guards: tuple
+    rec: Recording,
+    start: Node,
+    count: int,
+    leaves: int,
+    made: int,
+    scalars: int,
+    adopted: list[Handle],
+    places: list,
+    guards: tuple,
 ) -> Segment | None:
     """The segment from `start` to here, or None if it left something behind that following it would not."""
     final = {id(t): t for t in adopted}

@@ -66,7 +66,10 @@ class CpuProgram(Program):
             made = _empty(instance.output_shapes[k], *self.layouts[k])
             spare[k] = (made.array, made.address) if made.nbytes <= SMALL_OUTPUT else None
             outputs.append(made)
-        bases = np.array([self.backend.reserve(instance.arena_bytes), *[b.address for b in inputs], *[b.address for b in outputs]], np.int64)
+        bases = np.array(
+            [self.backend.reserve(instance.arena_bytes), *[b.address for b in inputs], *[b.address for b in outputs]],
+            np.int64,
+        )
         try:
             if observer is None:
                 default_pool().run(table, bases)

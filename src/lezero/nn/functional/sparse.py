@@ -36,7 +36,9 @@ def _check_rows(index: Tensor, weight: Tensor) -> None:
     rows = int(weight.shape[0])
     low, high = int(buffer.array.min()), int(buffer.array.max())
     if low < 0 or high >= rows:
-        raise IndexError(f"embedding: index {low if low < 0 else high} is not a row of a table of {rows} rows (0 to {rows - 1})")
+        raise IndexError(
+            f"embedding: index {low if low < 0 else high} is not a row of a table of {rows} rows (0 to {rows - 1})"
+        )
 
 
 def _limit_rows(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
