@@ -315,14 +315,8 @@ def _flatten(tree: Any, tensors: list[Handle], name: str) -> Hashable:
     if isinstance(tree, Handle):
         tensors.append(tree)
         shape = tuple(int(d) for d in tree.shape)  # type: ignore[attr-defined]
-        return (
-            "tensor",
-            shape,
-            tree.dtype,
-            tree.requires_grad,
-            tree._dynamic,
-            [id(x) for x in tensors].index(id(tree)),
-        )  # type: ignore[attr-defined]
+        first = [id(x) for x in tensors].index(id(tree))
+        return ("tensor", shape, tree.dtype, tree.requires_grad, tree._dynamic, first)  # type: ignore[attr-defined]
     if isinstance(tree, dict):
         return ("dict", tuple((k, _flatten(v, tensors, name)) for k, v in tree.items()))
     if isinstance(tree, (list, tuple)):
