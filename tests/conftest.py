@@ -41,6 +41,17 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["LEZERO_CACHE_DIR"] = str(folder)
 
 
+@pytest.fixture(autouse=True)
+def same_random_numbers_in_every_test() -> None:
+    """Whichever tests run before, and in whatever order."""
+    import numpy as np
+
+    import lezero as lz
+
+    lz.manual_seed(0)
+    np.random.seed(0)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is slow, unless marks were chosen on the command line."""
     if config.getoption("-m"):

@@ -90,7 +90,8 @@ def test_a_parametrized_module_copies_assigns_and_goes_back():
 
 def test_spectral_norm_makes_the_largest_singular_value_one():
     for layer in (nn.Linear(6, 5), nn.Conv2d(3, 4, 3)):
-        utils.parametrizations.spectral_norm(layer, n_power_iterations=5)
+        # how fast the iteration arrives depends on how close the second singular value is
+        utils.parametrizations.spectral_norm(layer, n_power_iterations=40)
         for _ in range(5):
             w = layer.weight.numpy()
         assert np.linalg.svd(w.reshape(w.shape[0], -1), compute_uv=False)[0] == pytest.approx(1.0, rel=1e-3)
