@@ -18,7 +18,6 @@ import numpy as np
 
 import lezero.ops  # noqa: F401  (fills the registry)
 from lezero.graph import dtype as dt
-from lezero.graph.dim import Dim
 from lezero.graph.dtype import DType, as_dtype
 from lezero.hal.buffer import Borrowed, Buffer, export
 from lezero.ops.base import REGISTRY as OPS
@@ -27,7 +26,7 @@ from lezero.ops.operand import Operand
 from lezero.runtime import recorder
 from lezero.runtime.gradient import backward as _backward
 from lezero.runtime.recorder import STATE, WRITE_BACK, Handle, assign, import_handle, note_view, record
-from lezero.runtime.run import FREED, run_now, run_recording
+from lezero.runtime.run import run_now, run_recording
 
 Axes = int | Sequence[int] | None
 
@@ -1355,4 +1354,3 @@ def is_grad_enabled() -> bool:
 
 
 _install()
-_ = FREED, Dim

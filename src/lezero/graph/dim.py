@@ -306,6 +306,25 @@ def identical(a: Sequence[int], b: Sequence[int]) -> bool:
     return True
 
 
+def exact(values: tuple) -> tuple:
+    """Attributes or extents so that only identical ones are equal: 1, 1.0 and True differ, as do 0.0 and -0.0; symbolic
+    extents compare by expression."""
+    key: list = []
+    for v in values:
+        kind = v.__class__
+        if kind is tuple:
+            key.append(exact(v))
+        elif kind is Dim:
+            key.append((Dim, v.expr))
+        elif kind is float or kind is complex:
+            key.append((kind, repr(v)))
+        elif kind is str:
+            key.append(v)
+        else:
+            key.append((kind, v))
+    return tuple(key)
+
+
 def show(d: int) -> str:
     """``s0*128`` for a Dim, digits for an int."""
     if not isinstance(d, Dim):

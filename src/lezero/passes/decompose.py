@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lezero.graph.dim import same
+from lezero.graph.dim import identical, same
 from lezero.graph.dtype import DType, bool_
 from lezero.graph.node import Graph, Node, with_inputs
 from lezero.ops.base import REGISTRY
@@ -116,6 +116,6 @@ def cast_to(node: Node, dtype: DType) -> Node:
 
 
 def expand_to(node: Node, shape: tuple[int, ...]) -> Node:
-    if len(node.shape) == len(shape) and all(same(a, b) for a, b in zip(node.shape, shape)):
+    if identical(node.shape, shape):
         return node
     return Node(REGISTRY["expand"], (node,), (tuple(shape),), tuple(shape), node.dtype, node.device)

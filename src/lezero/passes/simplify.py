@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lezero.graph.dim import Dim, same
+from lezero.graph.dim import exact, identical
 from lezero.graph.node import Graph, Node, with_inputs
 from lezero.ops.base import REGISTRY
 
@@ -15,17 +15,10 @@ def eliminate_common(graph: Graph) -> Graph:
         node = node if node.op.is_leaf else with_inputs(node, inputs)
         if node.op.is_leaf:
             return node
-        key = (node.op, node.inputs, _exact(node.attrs), _exact(node.shape), node.dtype)
+        key = (node.op, node.inputs, exact(node.attrs), exact(node.shape), node.dtype)
         return seen.setdefault(key, node)
 
     return graph.rebuild(change)
-
-
-def _exact(attrs: tuple) -> tuple:
-    """Attributes such that only identical ones are equal (1, 1.0 and True differ; extents compare by expression)."""
-    return tuple(
-        _exact(a) if isinstance(a, tuple) else ("dim", a.expr) if type(a) is Dim else (type(a), repr(a)) for a in attrs
-    )
 
 
 def remove_idle(graph: Graph) -> Graph:
@@ -38,7 +31,7 @@ def remove_idle(graph: Graph) -> Graph:
         name = node.op.name
         if name in ("identity", "detach", "variable"):
             return node.inputs[0]
-        if name in ("reshape", "expand") and _same_shape(node.inputs[0].shape, node.shape):
+        if name in ("reshape", "expand") and identical(node.inputs[0].shape, node.shape):
             return node.inputs[0]
         if name == "permute":
             source, axes = node.inputs[0], node.attrs[0]
@@ -59,10 +52,6 @@ def remove_idle(graph: Graph) -> Graph:
         return node
 
     return graph.rebuild(change)
-
-
-def _same_shape(a: tuple, b: tuple) -> bool:
-    return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
 
 
 def pin_outputs(graph: Graph) -> Graph:

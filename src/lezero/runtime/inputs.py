@@ -10,9 +10,8 @@ from weakref import ref
 import numpy as np
 
 from lezero.graph.dtype import DType, int64
-from lezero.hal.buffer import Buffer
 from lezero.runtime import recorder
-from lezero.runtime.recorder import STATE, Handle, scalar_leaf
+from lezero.runtime.recorder import STATE, scalar_leaf
 
 
 def scalar_input(get: Callable[[], float], dtype: DType | None = None) -> Any:
@@ -71,10 +70,3 @@ def random_key(generator: Generator | None = None) -> tuple[Any, Any]:
     """(seed, offset) operands for a random operation: 0-d int64 tensors, with a fresh offset at each call."""
     g = generator or default_generator
     return scalar_input(lambda: g._seed, int64), scalar_input(g.next_draw, int64)
-
-
-def constant_buffer(value: Any, dtype: DType) -> Handle:
-    """A realised 0-d tensor."""
-    t = recorder.tensor_class.__new__(recorder.tensor_class)
-    t._buffer = Buffer(np.array(value, dtype.numpy))
-    return t

@@ -122,9 +122,6 @@ class Recording:
             self.bindings.append(n)
         return Dim.symbol(k, n)
 
-    def concrete(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return dims.rehint(shape, self.bindings)
-
     def shape_of(self, node: Node) -> tuple[int, ...]:
         """A node's shape with the extents of this recording."""
         if not (node.symbolic if node.symbolic is not None else _symbolic(node)):
@@ -264,32 +261,18 @@ def _signature(node: Node) -> tuple:
     """All that inference sees of a node, as one interned object."""
     have = node.signature
     if have is None:
-        key = (tuple([d.expr if type(d) is Dim else d for d in node.shape]), node.dtype, node.device, node.weak)
-        have = node.signature = _signatures.setdefault(key, key)
+        have = node.signature = _interned(node.shape, node.dtype, node.device, node.weak)
     return have
 
 
-def _attrs_key(attrs: tuple) -> tuple:
-    """Attributes so that only identical ones are equal: 1, 1.0 and True differ, symbolic extents compare by expression."""
-    key: list = []
-    for a in attrs:
-        kind = a.__class__
-        if kind is tuple:
-            key.append(_attrs_key(a))
-        elif kind is Dim:
-            key.append((Dim, a.expr))
-        elif kind is float or kind is complex:
-            key.append((kind, repr(a)))  # 0.0 is not -0.0, and NaN is NaN
-        elif kind is str or kind is DType:
-            key.append(a)
-        else:
-            key.append((kind, a))
-    return tuple(key)
+def _interned(shape: tuple[int, ...], dtype: DType, device: str, weak: bool) -> tuple:
+    key = (tuple([d.expr if type(d) is Dim else d for d in shape]), dtype, device, weak)
+    return _signatures.setdefault(key, key)
 
 
 def _infer(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple) -> tuple:
     """(shape, dtype, device, weak, differentiable, guards, signature, symbolic) of an operation; looked up where known."""
-    exact = None if attrs is op.defaults else _attrs_key(attrs)
+    exact = None if attrs is op.defaults else dims.exact(attrs)
     key = (op, tuple([id(n.signature or _signature(n)) for n in inputs]), exact)
     found = _inferred.get(key)
     if found is not None and (not found[5] or all(dims.holds(g, rec.bindings) for g in found[5])):
@@ -305,8 +288,7 @@ def _infer(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple) -> tu
     device = next(iter(devices), "cpu")
     weak = bool(inputs) and op.kind == "elementwise" and all(n.weak for n in inputs)
     shape = tuple(shape)
-    signature = (tuple([d.expr if type(d) is Dim else d for d in shape]), dtype, device, weak)
-    signature = _signatures.setdefault(signature, signature)
+    signature = _interned(shape, dtype, device, weak)
     if len(_inferred) >= MAX_INFERRED:
         _inferred.clear()  # the signatures stay: keys are their identities
     found = _inferred[key] = (

@@ -24,7 +24,7 @@ from lezero.ops.creation import compute_code
 from lezero.schedule.groups import Group, Grouping
 from lezero.schedule.index import Ix, Mask
 from lezero.schedule.layout import linear, planar, row_major
-from lezero.schedule.lower import _Lowering, number
+from lezero.schedule.lower import Lowering, number
 from lezero.schedule.prepare import matrix
 
 
@@ -113,7 +113,7 @@ class Contracted:
         return planner(self.spec, images, h, w, threads, target)
 
 
-class _Tail(_Lowering):
+class _Tail(Lowering):
     """The element-wise work behind a contraction as an epilogue: expressions of "tile", "row", "col" and "batch"."""
 
     def __init__(self, group: Group, grouping: Grouping, stored: set[Node], owner: Contracted):

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from lezero.graph.dim import same
+from lezero.graph.dim import identical, same
 from lezero.graph.node import Graph, Node
 from lezero.ops.base import REGISTRY
 from lezero.schedule.index import TRUE, Ix, Mask, Var
-from lezero.schedule.layout import Order, _Seen, linear, planar, row_major
+from lezero.schedule.layout import Order, Seen, linear, planar, row_major
 
 MAX_NODES = 64
 MAX_ACCESSES = 30
@@ -275,12 +275,12 @@ class Grouping:
         places = []
         n = prod(node.shape)
         if same(n, prod(group.shape)):
-            places.append(("full", _reshaped(group.shape, tuple(Ix.of(v) for v in group.variables), node.shape)))
+            places.append(("full", reshaped(group.shape, tuple(Ix.of(v) for v in group.variables), node.shape)))
         if group.reduced is not None:
             kept = [v for v in group.variables if v.name not in group.reduced]
             if same(n, prod(v.extent for v in kept)):
                 shape = tuple(v.extent for v in kept)
-                places.append(("row", _reshaped(shape, tuple(Ix.of(v) for v in kept), node.shape)))
+                places.append(("row", reshaped(shape, tuple(Ix.of(v) for v in kept), node.shape)))
             if group.outer and same(n, 1):
                 places.append(("outer", tuple(Ix.of(0) for _ in node.shape)))
         return places
@@ -369,7 +369,7 @@ class Grouping:
             return None
         if not same(prod(x.shape), prod(group.shape)):
             return "it reduces another shape"
-        position = _reshaped(group.shape, tuple(Ix.of(v) for v in group.variables), x.shape)
+        position = reshaped(group.shape, tuple(Ix.of(v) for v in group.variables), x.shape)
         split = _variables_of(position, axes)
         if split is None:
             return "its axes do not line up with the loops"
@@ -437,7 +437,7 @@ class Grouping:
         kept = [v for v in group.variables if v.name not in group.reduced]  # type: ignore[operator]
         if not kept or not same(prod(x.shape), prod(v.extent for v in kept)) or same(prod(x.shape), 1):
             return False
-        position = _reshaped(tuple(v.extent for v in kept), tuple(Ix.of(v) for v in kept), x.shape)
+        position = reshaped(tuple(v.extent for v in kept), tuple(Ix.of(v) for v in kept), x.shape)
         out: list[Access] = []
         self._reach(x, position, None, out)
         if not any(self.group_of.get(a.node) is group for a in out):
@@ -613,7 +613,7 @@ def pieces(node: Node, position: tuple[Ix, ...]) -> list[tuple[int, tuple[Ix, ..
     rule = node.op.index
     assert rule is not None, node.op.name
     out = []
-    for k, at, mask in rule(node.shape, position, *(_Seen(x) for x in node.inputs), **node.named_attrs()):
+    for k, at, mask in rule(node.shape, position, *(Seen(x) for x in node.inputs), **node.named_attrs()):
         if mask is TRUE:
             mask = None
         if mask is not None and mask.parts == (False,):
@@ -622,9 +622,9 @@ def pieces(node: Node, position: tuple[Ix, ...]) -> list[tuple[int, tuple[Ix, ..
     return out
 
 
-def _reshaped(shape: tuple[int, ...], position: tuple[Ix, ...], to: tuple[int, ...]) -> tuple[Ix, ...]:
+def reshaped(shape: tuple[int, ...], position: tuple[Ix, ...], to: tuple[int, ...]) -> tuple[Ix, ...]:
     """The position in shape `to` of the element at `position` of `shape`, row-major."""
-    if len(shape) == len(to) and all(same(a, b) for a, b in zip(shape, to)):
+    if identical(shape, to):
         return position
     rule = REGISTRY["reshape"].index
     assert rule is not None

@@ -174,15 +174,6 @@ class Ix:
             _collect(a, found)
         return found
 
-    def substitute(self, by: dict[str, Ix]) -> Ix:
-        """The expression with variables replaced."""
-        if not self.terms:
-            return self
-        out = Ix({}, self.constant)
-        for a, c in self.terms.values():
-            out = out + _substitute_atom(a, by) * c
-        return out
-
     def affine(self) -> dict[str, int] | None:
         """variable -> coefficient, or None if there is more than variables in it."""
         if any(not isinstance(a, Var) for a, _ in self.terms.values()):
@@ -201,22 +192,6 @@ def _collect(a: Atom, found: dict[str, Var]) -> None:
     for part in a[2] if a[0] == "read" else a[1:]:
         if isinstance(part, Ix):
             found.update(part.variables())
-
-
-def _substitute_atom(a: Atom, by: dict[str, Ix]) -> Ix:
-    if isinstance(a, Var):
-        return by.get(a.name, Ix.of(a))
-    if a[0] == "read":
-        return Ix.atom(("read", a[1], tuple(i.substitute(by) for i in a[2])))
-    left = a[1].substitute(by)
-    right = a[2].substitute(by) if isinstance(a[2], Ix) else a[2]
-    if a[0] == "//":
-        return left // right
-    if a[0] == "%":
-        return left % right
-    if a[0] == "*":
-        return left * right
-    return Ix.atom((a[0], left, right))
 
 
 def _divide(c: int, n: int) -> tuple[int | None, int]:
@@ -333,17 +308,6 @@ class Mask:
     def __invert__(self) -> Mask:
         return FALSE if self is TRUE else TRUE if self is FALSE else Mask("not", self)
 
-    def substitute(self, by: dict[str, Ix]) -> Mask:
-        kind = self.parts[0]
-        if kind in ("and", "or"):
-            a, b = self.parts[1].substitute(by), self.parts[2].substitute(by)
-            return a & b if kind == "and" else a | b
-        if kind == "not":
-            return ~self.parts[1].substitute(by)
-        if kind in ("ge", "lt", "eq"):
-            return Mask.compare(kind, self.parts[1].substitute(by), self.parts[2].substitute(by))
-        return self
-
     def indices(self) -> list[Ix]:
         out: list[Ix] = []
         for p in self.parts[1:]:
@@ -385,10 +349,15 @@ SMALL_DIVISOR = 16
 
 
 class Emit:
-    """Turns index expressions into loop-IR values."""
+    """Turns index expressions into loop-IR values.
+
+    read : (node, position) -> an element of an index tensor
+    bound : loop variables that are computed from others
+    """
 
     def __init__(self, params: Params, read) -> None:
         self.params, self.read = params, read
+        self.bound: dict[str, ir.Value] = {}
 
     def ix(self, e: Ix) -> ir.Value:
         total = None
@@ -405,7 +374,7 @@ class Emit:
 
     def atom(self, a: Atom) -> ir.Value:
         if isinstance(a, Var):
-            return ir.var(a.name)
+            return self.bound.get(a.name) or ir.var(a.name)
         if a[0] == "read":
             return self.read(a[1], a[2])
         left = self.ix(a[1])

@@ -115,9 +115,7 @@ def _through_view(node: Node, orders: dict[Node, Order]) -> Order:
     variables = tuple(Var(f"i{k}", d) for k, d in enumerate(node.shape))
     rule = node.op.index
     assert rule is not None
-    pieces = rule(
-        node.shape, tuple(Ix.of(v) for v in variables), *(_Seen(i) for i in node.inputs), **node.named_attrs()
-    )
+    pieces = rule(node.shape, tuple(Ix.of(v) for v in variables), *(Seen(i) for i in node.inputs), **node.named_attrs())
     position = next((p for k, p, _ in pieces if k == 0), None)
     coefficients = linear(position, x.shape, orders[x]).affine() if position is not None else None
     if coefficients is None:
@@ -126,7 +124,7 @@ def _through_view(node: Node, orders: dict[Node, Order]) -> Order:
     return tuple(sorted(range(node.ndim), key=lambda a: (-abs(stride[a]) if stride[a] else -(1 << 62), a)))
 
 
-class _Seen:
+class Seen:
     """An input as a view rule sees it."""
 
     __slots__ = ("dtype", "node", "shape")

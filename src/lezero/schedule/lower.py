@@ -16,7 +16,7 @@ from lezero.graph.dim import Dim, evaluate, same
 from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.ops.creation import compute_code
-from lezero.schedule.groups import Group, Grouping, loop_order, pieces
+from lezero.schedule.groups import Group, Grouping, loop_order, pieces, reshaped
 from lezero.schedule.index import TRUE, Emit, Ix, Mask, Params, Var
 from lezero.schedule.layout import linear
 
@@ -65,7 +65,7 @@ def number(d: int, bindings: Sequence[int]) -> int:
 
 
 def lower(group: Group, grouping: Grouping, stored: set[Node]) -> Lowered:
-    return _Lowering(group, grouping, stored).build()
+    return Lowering(group, grouping, stored).build()
 
 
 @dataclass
@@ -76,7 +76,7 @@ class _Segment:
     members: list[Var]
 
 
-class _Lowering:
+class Lowering:
     def __init__(self, group: Group, grouping: Grouping, stored: set[Node]):
         self.group, self.grouping = group, grouping
         self.stored = [n for n in group.nodes if n in stored]
@@ -88,7 +88,6 @@ class _Lowering:
         self.pinned: set[str] = set()
         self.rename: dict[str, Ix | None] = {}
         self.emit = Emit(self.params, self._read)
-        self.bound: dict[str, ir.Value] = {}
         self.memo: dict[Any, ir.Value] = {}
         self.scratched: dict[Node, tuple[int, ir.Value]] = {}
         self.loaded: dict[Node, set[Any]] = {}  # where each array is read
@@ -190,7 +189,7 @@ class _Lowering:
     def _condition(self, mask: Mask) -> ir.Value:
         for ix in mask.indices():
             self._pin(ix)
-        return self.emit.mask(self._renamed_mask(mask))
+        return self.emit.mask(mask)  # its variables are pinned, so none of them was renamed
 
     def _load(self, node: Node, position: tuple[Ix, ...], mask: Mask | None) -> ir.Value:
         k = self.buffer(node, node.dtype.code)
@@ -230,9 +229,6 @@ class _Lowering:
                 terms[key] = (a, c)
         return out + Ix(terms, 0)
 
-    def _renamed_mask(self, mask: Mask) -> Mask:
-        return mask  # variables in masks are pinned, so none of them was renamed
-
     # -- accumulators ------------------------------------------------------------------------------------------
 
     def _acc(self, node: Node) -> str:
@@ -266,13 +262,11 @@ class _Lowering:
                 self.value(n, group.index[n])
 
     def _input_position(self, node: Node) -> tuple[Ix, ...]:
-        from lezero.schedule.groups import _reshaped
-
         group, x = self.group, node.inputs[0]
         if node in group.outer:
             kept = self._kept()
-            return _reshaped(tuple(v.extent for v in kept), tuple(Ix.of(v) for v in kept), x.shape)
-        return _reshaped(group.shape, tuple(Ix.of(v) for v in group.variables), x.shape)
+            return reshaped(tuple(v.extent for v in kept), tuple(Ix.of(v) for v in kept), x.shape)
+        return reshaped(group.shape, tuple(Ix.of(v) for v in group.variables), x.shape)
 
     def _where(self, node: Node) -> Ix:
         """The position an argmax reports."""
@@ -333,19 +327,6 @@ class _Lowering:
                 for m in s.members[:-1]:
                     self.rename[m.name] = None
                 self.rename[s.members[-1].name] = Ix.of(s.var)
-
-    def _bind(self, names: dict[str, ir.Value]) -> None:
-        """Loop variables that are computed from others."""
-        self.bound = names
-        emit = self.emit
-        original = type(emit).atom
-
-        def atom(a: Any) -> ir.Value:
-            if isinstance(a, Var) and a.name in self.bound:
-                return self.bound[a.name]
-            return original(emit, a)
-
-        emit.atom = atom  # type: ignore[method-assign]
 
     def _flat(self, segments: list[_Segment], name: str) -> tuple[str, int, dict[str, ir.Value]]:
         """One loop over several segments: its variable, its extent, and the segments' variables in terms of it."""
@@ -485,7 +466,7 @@ class _Lowering:
             ]
             return self._finish(body, work, work)
         name, extent, bound, nested = self._rows(outer)
-        self._bind(bound)
+        self.emit.bound = bound
         row = self.params.value(extent)
         body = [ir.Loop(inner.var.name, self.params.value(inner.var.extent), self._stores(self.stored), vector=True)]
         return self._finish([ir.Loop(name, row, self._nest(nested, body, vector=False), task=True)], work, extent)
@@ -525,7 +506,7 @@ class _Lowering:
         nested: list[_Segment] = []
         if kept:
             name, extent, bound, nested = self._rows(kept)
-        self._bind(bound)
+        self.emit.bound = bound
         body: list[ir.Stmt] = []
         cached = self._plan_scratch(reduced)
         for s, (stores, reduces) in enumerate(self._by_stage()):
@@ -606,7 +587,7 @@ class _Lowering:
         nested: list[_Segment] = []
         if outer:
             name, extent, bound, nested = self._rows(outer)
-        self._bind(bound)
+        self.emit.bound = bound
         body: list[ir.Stmt] = []
         for stores, reduces in self._by_stage():
             if not stores and not reduces:
@@ -676,7 +657,7 @@ class _Lowering:
             bound[first.var.name] = ir.call("add", begin, ir.var("c"))
         else:
             length = ir.call("max", ir.call("sub", ir.const(1), ir.TASK), ir.const(0))
-        self._bind(bound)
+        self.emit.bound = bound
         inner = self._reduces(reduces) + self._stores(stores)
         loops = self._nest(rest, inner, vector=not inner_kept)
         loops = [ir.Loop("c", length, loops, vector=not inner_kept and not rest)]
@@ -714,7 +695,7 @@ class _Lowering:
 
     def _combine(self, kept: list[_Segment], reduces: list[Node], count: int) -> list[ir.Stmt]:
         self.memo.clear()
-        self._bind({})
+        self.emit.bound = {}
         inside: list[ir.Stmt] = []
         place = self._partial_index(kept)
         at = ir.call("add", ir.call("mul", ir.var("t"), self.params.value(count)), place)

@@ -16,7 +16,7 @@ from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.ops.creation import compute_code
 from lezero.schedule.index import TRUE, Emit, Ix, Mask, Var
-from lezero.schedule.layout import _Seen, linear, row_major
+from lezero.schedule.layout import Seen, linear, row_major
 from lezero.schedule.lower import Lowered
 from lezero.schedule.opaque.frame import Frame, blocks, minus, plus, times
 
@@ -61,7 +61,7 @@ def _updates(node: Node, into: Any, code: str, adds: bool) -> Lowered:
     source = node.inputs[node.op.source]  # type: ignore[attr-defined]
     j = [Var(f"j{k}", d) for k, d in enumerate(source.shape)]
     here = tuple(Ix.of(v) for v in j)
-    position, mask = node.op.target(here, *(_Seen(x) for x in node.inputs), **node.named_attrs())  # type: ignore[attr-defined]
+    position, mask = node.op.target(here, *(Seen(x) for x in node.inputs), **node.named_attrs())  # type: ignore[attr-defined]
     position = tuple(Ix.of(p) for p in position)
     written = {p.key for p in position}
     loops = [v for v in j if not same(v.extent, 1)]
