@@ -7,7 +7,7 @@ as users know them) and returns a program; decomposing, fusing and compiling is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,12 +31,20 @@ class Properties:
 class Program:
     """A compiled graph.  ``run`` may be called many times, with the extents of any inputs that fit the graph's symbols."""
 
-    def run(self, inputs: Sequence[Buffer], bindings: Sequence[int], donated: Sequence[int] = ()) -> list[Buffer]:
+    def run(
+        self,
+        inputs: Sequence[Buffer],
+        bindings: Sequence[int],
+        donated: Sequence[int] = (),
+        into: Mapping[int, Buffer] | None = None,
+    ) -> list[Buffer]:
         """Compute the graph's outputs.
 
         inputs : one buffer for each of the graph's leaves
         bindings : the values of the symbols
-        donated : positions of inputs whose memory an output may take over
+        donated : positions of inputs whose memory an output may take over; its buffer may then be the input's
+        into : position of an output -> a buffer an earlier run with equal bindings gave for it, which nobody needs any
+            more: the output may be that buffer
 
         An exception means that nothing was overwritten.  An interrupt (Ctrl-C) that comes too late for that is raised when
         the run is complete, with the outputs as its attribute ``results``.

@@ -19,25 +19,28 @@ class Buffer:
     order : tuple of int or None
         The dimensions from the outermost to the innermost in memory; None is row-major.
     address : int
-        Of the first element.
+        Of the first element; found out when first asked for, where it was not given.
     """
 
-    __slots__ = ("__weakref__", "_address", "array", "device", "order")
+    __slots__ = ("__weakref__", "address", "array", "device", "order")
 
     def __init__(
         self, array: np.ndarray, device: str = "cpu", order: tuple[int, ...] | None = None, address: int | None = None
     ):
-        self.array, self.device, self.order, self._address = array, device, order, address
+        self.array, self.device, self.order = array, device, order
+        if address is not None:
+            self.address = address
 
     @property
     def nbytes(self) -> int:
         return self.array.nbytes
 
-    @property
-    def address(self) -> int:
-        if self._address is None:
-            self._address = self.array.__array_interface__["data"][0]
-        return self._address
+    def __getattr__(self, name: str) -> int:
+        # Only for a slot that is still empty: a property would cost a call at each of the many times it is read.
+        if name != "address":
+            raise AttributeError(name)
+        self.address = self.array.__array_interface__["data"][0]
+        return self.address
 
 
 class Borrowed(Buffer):

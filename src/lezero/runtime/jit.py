@@ -21,13 +21,15 @@ from weakref import ref
 
 import numpy as np
 
+from lezero.graph.dtype import as_dtype
 from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
 from lezero.hal.references import others
 from lezero.runtime import recorder
 from lezero.runtime.recorder import STATE, Handle, Recording
 from lezero.runtime.replay import between
-from lezero.runtime.run import run_recording
+from lezero.runtime.run import Ran, run_recording
+from lezero.runtime.steady import Steady
 
 MAX_VARIANTS = 16
 """Variants kept for one captured function; the least recently used goes first."""
@@ -130,19 +132,23 @@ class Variant:
         self.unread_grads = [t for t in trained if id(t) not in read and id(t) not in places]
         self.fresh_grads = [k for _, k in self.grads if type(k) is int]
         self.result = _map(result, lambda t: _Result(t, rec, places, written))
-        self.modules = [(m, m.training) for m in capture.modules.values()]
-        self.tracked = [
+        self.modules = list(capture.modules.values())
+        self.training = [m.training for m in self.modules]
+        tracked = [
             (t, node.tracks)
             for node, t in self.leaves
             if isinstance(t, Handle) and (node.tracks or type(t) is not recorder.tensor_class)
         ]
+        self.tracked, self.tracks = [t for t, _ in tracked], [tracks for _, tracks in tracked]
+        self.plan: Any = None  # that of the last run
+        self.steady: Steady | None = None
 
     def fits(self, watch_grads: bool, arguments: list[Handle]) -> bool:
         """Whether modules are in the modes they were in, parameters frozen or not as they were, and (where that matters)
         gradients there or not."""
         return (
-            all(m.training is training for m, training in self.modules)
-            and all((t._requires_grad or t._history is not None) is tracks for t, tracks in self.tracked)
+            [m.training for m in self.modules] == self.training
+            and [t._requires_grad or t._history is not None for t in self.tracked] == self.tracks
             and all(t._grad is grad for t, grad in self.read_grads)
             and all(arguments[k]._grad is None for k in self.fresh_grads)
             and not (watch_grads and any(t._grad is not None for t in self.unread_grads))
@@ -163,6 +169,11 @@ class Variant:
 
     def run(self, arguments: list[Handle]) -> Any:
         """Do what was recorded with the values of now."""
+        if self.steady is not None:
+            results = self.steady.call(arguments)
+            if results is not None:
+                return _map_results(self.result, None, results, arguments)
+            self.steady = None
         state = STATE
         for _, source in self.leaves:
             t = arguments[source] if type(source) is int else source
@@ -198,13 +209,16 @@ class Variant:
             saved.append((t, t._rec, t._node, None if t._buffer is None else ref(t._buffer), t._history, t._shape))
             t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
             rec.handles.append(ref(t))
+        for _, source in self.written:
+            _stale_views(arguments[source] if type(source) is int else source, rec)
         grads = [(arguments[t] if type(t) is int else t, _handle(rec, node)) for node, t in self.grads]
         for t, _ in grads:
             t._grad = None  # the function cleared it, or there was none: its memory is there for the new one
-        result = _map_results(self.result, rec, {}, arguments)
+        made: dict[Node, Handle] = {}
+        result = _map_results(self.result, rec, made, arguments)
         rec.tail, rec.count, rec.bindings = self.tail, self.count, list(self.bindings)
         try:
-            run_recording(rec)
+            ran = run_recording(rec)
         except BaseException as error:
             if not hasattr(error, "results"):  # otherwise an interrupt after which the run was completed
                 for t, was_rec, node, weak, history, shape in saved:
@@ -216,7 +230,28 @@ class Variant:
         finally:
             for t, grad in grads:
                 t._grad = grad
+        self._settle(ran, arguments, grads, made)
         return result
+
+    def _settle(
+        self, ran: Ran | None, arguments: list[Handle], grads: list[tuple[Handle, Handle]], made: dict[Node, Handle]
+    ) -> None:
+        """Prepare for calls that differ in values only, once two in a row came to the same program."""
+        before, self.plan = self.plan, None if ran is None else ran.plan
+        if ran is None or ran.plan is not before or any(type(s) is int for _, s in (*self.written, *self.grads)):
+            return
+        written = [t for _, t in self.written]
+        if Steady.possible(ran, self.leaves, [*written, *[g for _, g in grads], *made.values()]):
+            self.steady = Steady(ran, self.leaves, arguments, written, grads, made, self.bindings, self.count)
+
+
+def _stale_views(t: Handle, rec: Recording) -> None:
+    """Views of a handle that is written to, made outside: derived again when next used."""
+    for r in t._views or ():
+        view = r()
+        if view is not None and view._rec is not rec:
+            view._rec = view._buffer = view._shape = view._history = None
+            _stale_views(view, rec)
 
 
 def _forgotten(rec: Recording, capture: Capture) -> set[int]:
@@ -289,7 +324,7 @@ def _map(tree: Any, f: Callable[[Any], Any]) -> Any:
     return tree
 
 
-def _map_results(tree: Any, rec: Recording, made: dict[Node, Handle], arguments: list[Handle]) -> Any:
+def _map_results(tree: Any, rec: Recording | None, made: dict[Node, Handle], arguments: list[Handle]) -> Any:
     if isinstance(tree, _Result):
         if tree.argument is not None:
             return arguments[tree.argument]
@@ -313,14 +348,22 @@ def _rebuilt(like: Any, values: list) -> Any:
 def _flatten(tree: Any, tensors: list[Handle], name: str) -> Hashable:
     """A key of everything in the arguments but tensor values; tensors are collected in order."""
     if isinstance(tree, Handle):
+        first = len(tensors)
+        for k, t in enumerate(tensors):
+            if t is tree:
+                first = k
+                break
         tensors.append(tree)
-        shape = tuple(int(d) for d in tree.shape)  # type: ignore[attr-defined]
-        first = [id(x) for x in tensors].index(id(tree))
-        return ("tensor", shape, tree.dtype, tree.requires_grad, tree._dynamic, first)  # type: ignore[attr-defined]
+        if tree._buffer is not None:
+            array = tree._buffer.array
+            shape, dtype, tracks = array.shape, as_dtype(array.dtype), tree._requires_grad or tree._history is not None
+        else:
+            shape, dtype, tracks = tuple([int(d) for d in tree.shape]), tree.dtype, tree.requires_grad  # type: ignore[attr-defined]
+        return (shape, dtype, tracks, tree._dynamic, first)
     if isinstance(tree, dict):
         return ("dict", tuple((k, _flatten(v, tensors, name)) for k, v in tree.items()))
     if isinstance(tree, (list, tuple)):
-        return (type(tree).__name__, tuple(_flatten(v, tensors, name) for v in tree))
+        return (type(tree).__name__, tuple([_flatten(v, tensors, name) for v in tree]))
     try:
         hash(tree)
     except TypeError:

@@ -98,9 +98,20 @@ def run_now() -> None:
     run_recording(state.recording)
 
 
-def run_recording(rec: Recording) -> None:
+@dataclass
+class Ran:
+    """What a run did: the plan and ending found for it, the handles it gave values to, the inputs it could write over."""
+
+    plan: Plan
+    ending: Ending
+    handles: list[Handle]
+    donated: frozenset[int]
+
+
+def run_recording(rec: Recording) -> Ran | None:
+    """Compute what live handles stand for; None if there are none."""
     with _lock:
-        _run(rec)
+        return _run(rec)
 
 
 def _live(rec: Recording) -> list[Handle]:
@@ -140,14 +151,14 @@ def _cut_views(found: dict[int, Handle]) -> None:
             del views
 
 
-def _run(rec: Recording) -> None:
+def _run(rec: Recording) -> Ran | None:
     state = STATE
     handles = _live(rec)
     if state.recording is rec:
         state.recording = Recording()
     if not handles:
         _release(rec)
-        return
+        return None
     ending = _ending(rec, handles)
     backend = registry.current()
     if inspect is not None:
@@ -187,6 +198,7 @@ def _run(rec: Recording) -> None:
     _release(rec)
     if interrupt is not None:
         raise interrupt
+    return Ran(plan, ending, handles, donated)
 
 
 def _hand_out(rec: Recording, plan: Plan, ending: Ending, handles: list[Handle], results: list[Buffer]) -> None:

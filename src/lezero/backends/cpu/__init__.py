@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -29,6 +30,8 @@ MAX_TABLES = 64
 """Tables kept for each program; the least recently used goes first."""
 SMALL_OUTPUT = 64 << 10
 """Results up to this many bytes keep their memory for the next run of the same table, if nobody holds them by then."""
+MAX_SPARE = 2
+"""Such memory kept for an output: a value that is read by the run that replaces it needs two places in turn."""
 
 
 class CpuProgram(Program):
@@ -45,7 +48,13 @@ class CpuProgram(Program):
         self.reused = [position[schedule.reused[n]] if n in schedule.reused else -1 for n in graph.outputs]
         self.layouts = [(n.dtype.numpy, _unless_row_major(n, schedule.orders[n])) for n in graph.outputs]
 
-    def run(self, inputs: Sequence[Buffer], bindings: Sequence[int], donated: Sequence[int] = ()) -> list[Buffer]:
+    def run(
+        self,
+        inputs: Sequence[Buffer],
+        bindings: Sequence[int],
+        donated: Sequence[int] = (),
+        into: Mapping[int, Buffer] | None = None,
+    ) -> list[Buffer]:
         key = tuple(bindings)
         found = self.tables.get(key)
         if found is None:
@@ -56,20 +65,15 @@ class CpuProgram(Program):
         outputs: list[Buffer] = []
         for k, reused in enumerate(self.reused):
             if reused >= 0:
-                taken = inputs[reused]
-                outputs.append(Buffer(taken.array, "cpu", taken.order, taken.address))
+                outputs.append(inputs[reused])
                 continue
-            kept = spare[k]
-            if kept is not None and not others(kept, 0):
-                outputs.append(Buffer(kept[0], "cpu", self.layouts[k][1], kept[1]))
+            if into is not None and k in into:
+                outputs.append(into[k])
                 continue
-            made = _empty(instance.output_shapes[k], *self.layouts[k])
-            spare[k] = (made.array, made.address) if made.nbytes <= SMALL_OUTPUT else None
-            outputs.append(made)
-        bases = np.array(
-            [self.backend.reserve(instance.arena_bytes), *[b.address for b in inputs], *[b.address for b in outputs]],
-            np.int64,
-        )
+            outputs.append(self._output(k, instance.output_shapes[k], spare[k]))
+        bases = array("q", [self.backend.reserve(instance.arena_bytes)])
+        bases.extend([b.address for b in inputs])
+        bases.extend([b.address for b in outputs])
         try:
             if observer is None:
                 default_pool().run(table, bases)
@@ -81,6 +85,17 @@ class CpuProgram(Program):
             raise
         return outputs
 
+    def _output(self, k: int, shape: tuple[int, ...], spare: list[tuple[np.ndarray, int]]) -> Buffer:
+        """Memory for output `k`: what an earlier run used, if nobody holds it by now."""
+        for i in range(len(spare)):
+            if not others(spare[i], 0):
+                return Buffer(spare[i][0], "cpu", self.layouts[k][1], spare[i][1])
+        made = _empty(shape, *self.layouts[k])
+        if made.nbytes <= SMALL_OUTPUT:
+            del spare[: len(spare) - MAX_SPARE + 1]
+            spare.append((made.array, made.address))
+        return made
+
     def _table(self, key: tuple[int, ...]) -> tuple[Table, Instance, list[Any]]:
         instance = self.schedule.instantiate(key)
         kernels = compiler.get_kernels([r.source for r in instance.records], self.schedule.target)
@@ -91,7 +106,7 @@ class CpuProgram(Program):
         for r, kernel in zip(instance.records, kernels):
             sets = [([(base[n], o) for n, o in operands], list(params), tasks) for operands, params, tasks in r.sets]
             builder.add(kernel, sets, r.combine_tasks, r.scratch_bytes, r.overwrites, r.label, not r.beside)
-        made = self.tables[key] = (builder.build(), instance, [None] * len(instance.output_shapes))
+        made = self.tables[key] = (builder.build(), instance, [[] for _ in instance.output_shapes])
         if len(self.tables) > MAX_TABLES:
             self.tables.popitem(last=False)
         return made

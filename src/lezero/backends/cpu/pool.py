@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import weakref
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -70,13 +71,13 @@ class ThreadPool:
     def _put(self, offset: int, value: int) -> None:
         self._state[offset // 8] = value
 
-    def run(self, table: Table, bases: np.ndarray | Sequence[int]) -> None:
+    def run(self, table: Table, bases: Sequence[int]) -> None:
         """Run a table to its end.
 
         Parameters
         ----------
         table : Table
-        bases : int64 array of at least ``table.bases`` addresses
+        bases : at least ``table.bases`` addresses (an ``array("q")`` is taken as it is)
 
         Raises
         ------
@@ -87,15 +88,16 @@ class ThreadPool:
         """
         self._run(table, bases, 0)
 
-    def profile(self, table: Table, bases: np.ndarray | Sequence[int]) -> list[RecordTimes]:
+    def profile(self, table: Table, bases: Sequence[int]) -> list[RecordTimes]:
         """Run a table and say when each record ran."""
         times = np.zeros((len(table.item_records), walker.PROFILE_WORDS), dtype=np.int64)
         times[:, 0] = np.iinfo(np.int64).max
         self._run(table, bases, times.ctypes.data)
         return record_times(table, times)
 
-    def _run(self, table: Table, bases: np.ndarray | Sequence[int], profile: int) -> None:
-        bases = np.ascontiguousarray(bases, dtype=np.int64)
+    def _run(self, table: Table, bases: Sequence[int], profile: int) -> None:
+        if type(bases) is not array:
+            bases = array("q", bases)
         if len(bases) < table.bases:
             raise ValueError(f"the table needs {table.bases} base addresses, the run passes {len(bases)}")
         me = threading.get_ident()
@@ -108,7 +110,7 @@ class ThreadPool:
                     self._start_workers()
                 if table.scratch_bytes > self._scratch_bytes:
                     self._grow_scratch(table.scratch_bytes)
-                _RUN_WORDS.pack_into(self._state.data, 0, table.address, bases.ctypes.data, profile, 0)
+                _RUN_WORDS.pack_into(self._state.data, 0, table.address, bases.buffer_info()[0], profile, 0)
                 try:
                     # Signal handlers run between two calls.  A run shorter than a slice is one call.
                     while self._walk(self._address, _SLICE_NANOSECONDS) != walker.FINISHED:

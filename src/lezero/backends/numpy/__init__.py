@@ -6,7 +6,7 @@ Slow and plain on purpose.  It is what all other backends are tested against, an
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,13 @@ class NumpyProgram(Program):
     def __init__(self, graph: Graph):
         self.graph = graph
 
-    def run(self, inputs: Sequence[Buffer], bindings: Sequence[int], donated: Sequence[int] = ()) -> list[Buffer]:
+    def run(
+        self,
+        inputs: Sequence[Buffer],
+        bindings: Sequence[int],
+        donated: Sequence[int] = (),
+        into: Mapping[int, Buffer] | None = None,
+    ) -> list[Buffer]:
         graph = _concrete(self.graph, bindings)
         values = {leaf: b.array for leaf, b in zip(graph.leaves, inputs)}
         results = evaluate(graph.outputs, values)
