@@ -2,8 +2,8 @@
 
 In float64 they agree to 1e-8.  In float32 every gradient is compared with the float64 one, and may be at most 1.5 times as far
 from it as PyTorch's own, of whose two memory layouts the worse one counts.  A ReLU whose input rounds to the other side of zero
-moves all gradients before it a thousandfold, in either framework and either layout (seed 0 has one for LeZero and for PyTorch's
-channels-last), so three draws are made and the median counts.
+moves all gradients before it a thousandfold, in either framework and either layout: ResNet-18's seed 0 has one, for LeZero and for
+PyTorch's channels-last, and is left out.  `benchmarks/accuracy.py` shows more draws.
 """
 
 import numpy as np
@@ -132,8 +132,8 @@ def test_float64_gradients_are_pytorchs(name):
     assert max(far.values()) <= 1e-8, far
 
 
-def ratios(name, seed):
-    """By parameter, how much farther its float32 gradient is from the float64 one than PyTorch's."""
+def distances(name, seed):
+    """By parameter, how far the float32 gradient is from the float64 one: ours, and PyTorch's with its worse layout."""
     make, reference, state, images, labels = case(name, seed)
     _, exact = theirs(reference, state, images, labels, torch.float64, torch.contiguous_format)
     _, grads = ours(make, state, images, labels, lz.float32)
@@ -141,11 +141,18 @@ def ratios(name, seed):
         theirs(reference, state, images, labels, torch.float32, layout)[1]
         for layout in (torch.contiguous_format, torch.channels_last)
     ]
-    return {k: distance(grads[k], exact[k]) / max(distance(g[k], exact[k]) for g in layouts) for k in exact}
+    return (
+        {k: distance(grads[k], exact[k]) for k in exact},
+        {k: max(distance(g[k], exact[k]) for g in layouts) for k in exact},
+    )
 
 
-@pytest.mark.parametrize("name", list(NETWORKS))
-def test_float32_gradients_are_as_exact_as_pytorchs(name):
-    draws = [ratios(name, seed) for seed in range(3)]
-    median = {k: float(np.median([d[k] for d in draws])) for k in draws[0]}
-    assert max(median.values()) <= 1.5, {k: round(v, 2) for k, v in median.items() if v > 1.5}
+DRAWS = {"lenet": (0, 1, 2), "resnet18": (1, 2, 3)}
+HALF_ULP = 2.0**-24  # how far the nearest float32 number may be: nobody can be asked to be nearer
+
+
+@pytest.mark.parametrize(("name", "seed"), [(name, seed) for name, seeds in DRAWS.items() for seed in seeds])
+def test_float32_gradients_are_as_exact_as_pytorchs(name, seed):
+    near, far = distances(name, seed)
+    ratios = {k: near[k] / max(far[k], HALF_ULP) for k in near}
+    assert max(ratios.values()) <= 1.5, {k: round(v, 2) for k, v in ratios.items() if v > 1.5}
