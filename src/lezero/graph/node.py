@@ -45,8 +45,9 @@ class Node:
     static = True
     update = False  # part of a parameter's update: fused with its like only, so that all updates share one kernel
     index = -1
-    symbolic: bool | None = None  # whether an extent is a symbol; None: not looked at yet
-    signature: Any = None  # what inference sees of it, interned (see runtime.recorder)
+    found: Any = (
+        None  # (recorded nodes) the operation, its attributes and what it gives, interned (see runtime.inference)
+    )
 
     def __init__(
         self,
