@@ -290,8 +290,9 @@ def _mod(a: int, b: int) -> int:
 
 def rehint(shape: tuple, bindings: Sequence[int]) -> tuple:
     """The same extents with the values they have under `bindings`; other entries are left as they are."""
-    if any(type(d) is Dim for d in shape):
-        return tuple(Dim(evaluate(d.expr, bindings), d.expr) if type(d) is Dim else d for d in shape)
+    for d in shape:
+        if type(d) is Dim:
+            return tuple([Dim(evaluate(d.expr, bindings), d.expr) if type(d) is Dim else d for d in shape])
     return shape
 
 

@@ -260,7 +260,9 @@ def advance(rec: Recording, found: Inferred, inputs: tuple[Node, ...], grad_mode
     """What follows `rec.tail` by structure alone, made if there is none yet; the recording moves on to it."""
     tail = rec.tail
     node = tail.next
-    if node is None or not _is(node, found, inputs, grad_mode, track):
+    if node is None:
+        node = extend(tail, found, inputs, grad_mode, track, site)
+    elif not _is(node, found, inputs, grad_mode, track):
         for node in tail.branches or ():
             if _is(node, found, inputs, grad_mode, track):
                 tail.next = node
@@ -348,24 +350,36 @@ def import_handle(rec: Recording, t: Handle) -> Node:
         if t._base is not None and t._view is not None:
             return _derive_again(rec, t)
         raise RuntimeError("a tensor without a value: it was made by a run that failed")
-    array = t._buffer.array
-    dtype = as_dtype(array.dtype)
+    buffer = t._buffer
     tracks = t._requires_grad or t._history is not None
-    node = _match_leaf(rec, array.shape, dtype, t._buffer.device, tracks, t._dynamic)
+    if t._dynamic:
+        node = _match_leaf(rec, buffer.array.shape, as_dtype(buffer.array.dtype), buffer.device, tracks, t._dynamic)
+        rec.bytes += buffer.nbytes
+    else:
+        node = advance(rec, _leaf_record(t, buffer), (), True, tracks, None)
     rec.imported[id(t)] = node
     rec.leaf_handles.append(t)
     rec.leaf_nodes.append(node)
-    rec.buffers.append(t._buffer)
-    if t._dynamic:
-        rec.bytes += t._buffer.nbytes
+    rec.buffers.append(buffer)
     if tracks:
         rec.variables[node] = t
     return node
 
 
+def _leaf_record(t: Handle, buffer: Buffer) -> Inferred:
+    """What a leaf for `t` would be; quicker where its last value was of the same shape and dtype, as a parameter's is."""
+    array = buffer.array
+    last = t._node
+    if last is not None:
+        spec = last.found.spec
+        leaf = spec.leaf
+        if leaf is not None and array.dtype is spec.dtype.numpy and array.shape == spec.shape and not spec.symbolic:
+            if buffer.device == spec.device:
+                return leaf
+    return leaf_of(array.shape, as_dtype(array.dtype), buffer.device)
+
+
 def _match_leaf(rec: Recording, shape: tuple, dtype: DType, device: str, tracks: bool, dynamic: tuple) -> Node:
-    if not dynamic:
-        return advance(rec, leaf_of(shape, dtype, device), (), True, tracks, None)
     tail = rec.tail
     node = tail.next
     if node is None or not _is_leaf_like(rec, node, shape, dtype, device, tracks, dynamic):

@@ -110,7 +110,7 @@ class Template:
             inputs: tuple = pick(values) if kind is itemgetter else (values[pick],) if kind is int else ()
             node = tail.next
             if node is None or node.found is not found or node.inputs != inputs or node.grad_mode is not grad_mode:
-                track = tracks(found, inputs, grad_mode)
+                track = tracks(found, inputs, True) if grad_mode else found.op.begins
                 if node is None:
                     node = extend(tail, found, inputs, grad_mode, track, site)
                 else:
