@@ -110,7 +110,7 @@ _noting = _Noting()
 
 def note(guards: Sequence[Guard]) -> None:
     """Add guards found earlier to those being collected."""
-    if guards and _noting.guards is not None:
+    if _noting.guards is not None:
         _noting.guards.extend(guards)
 
 

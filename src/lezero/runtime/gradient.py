@@ -102,8 +102,7 @@ class _Recorded:
         self.site: Any = None
 
     def arrived(self, node: Node, dy: Any, grads: dict[Node, Any]) -> Any:
-        # What the gradient of a line records is that line's.
-        self.site = STATE.site = node.site
+        self.site = STATE.site = node.site  # what the gradient of a line records is that line's
         if node in self.hooks or not node.op.traceable:
             # A user's function may run what has been recorded, which only values with a handle survive.
             for n, g in grads.items():

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -285,8 +285,8 @@ def extend(tail: Node, found: Inferred, inputs: tuple[Node, ...], grad_mode: boo
     node.found, node.op, node.attrs, node.inputs = found, found.op, found.attrs, inputs
     node.shape, node.dtype, node.device, node.weak = spec.shape, spec.dtype, spec.device, spec.weak
     node.tracks, node.site, node.grad_mode, node.index = track, site, grad_mode, tail.index + 1
-    if found.guards:
-        node.guards = found.guards
+    node.guards, node.static, node.update = found.guards, True, False
+    node.next = node.branches = node.plans = node.replays = None
     first = tail.next
     if first is not None:
         if tail.branches is None:
@@ -491,22 +491,24 @@ def adopt(t: Handle, value: Handle) -> None:
     rec = STATE.recording
     if value._rec is not rec:  # a realised value: give it a node in this recording
         value = record(REGISTRY["identity"], (value,), ())
-    point(t, value._node)
+    point((t,), (value._node,))
 
 
-def point(t: Handle, node: Node) -> None:
-    """Make `t` stand for a node of the recording in progress, without telling anybody."""
+def point(handles: Sequence[Handle], nodes: Sequence[Node]) -> None:
+    """Make handles stand for nodes of the recording in progress, without telling anybody."""
     state = STATE
-    rec = state.recording
-    rec.imported.pop(id(t), None)
+    rec, capture = state.recording, state.capture
+    imported, made = rec.imported, rec.handles
     if state.adopted is not None:
-        state.adopted.append(t)
-    if state.capture is not None:
-        state.capture.before_write(t)
-    if journal is not None and t._buffer is not None:
-        journal.append((t, t._buffer))
-    t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
-    rec.handles.append(ref(t))
+        state.adopted.extend(handles)
+    for t, node in zip(handles, nodes):
+        imported.pop(id(t), None)
+        if capture is not None:
+            capture.before_write(t)
+        if journal is not None and t._buffer is not None:
+            journal.append((t, t._buffer))
+        t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
+        made.append(ref(t))
 
 
 def assign(t: Handle, value: Handle) -> None:

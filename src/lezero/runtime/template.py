@@ -103,7 +103,8 @@ class Template:
 
     def follow(self, rec: Recording, values: list[Node], grad_mode: bool, site: Any) -> list[Any]:
         """Record the operations for these operands (`values` is added to); the node of each result, or None."""
-        dims.note(self.noted)
+        if self.noted:
+            dims.note(self.noted)
         tail = rec.tail
         for found, pick in self.steps:
             kind = pick.__class__

@@ -44,14 +44,14 @@ class Updates:
         if known is None:
             known = self.known[trains, specs] = self._template(nodes, specs, trains)
         new = known.follow(rec, nodes + self.shared, self.grad_mode, self.site)
-        for t, node in zip(written, new):
-            if t._base is not None or t._views is not None:
-                assign(t, handle_of(rec, node))
-                continue
-            point(t, node)
-            if trains:
-                rec.variables[node] = t
-                trains = False
+        for t in written:
+            if t._base is not None or t._views is not None:  # other handles must hear of it
+                for each, node in zip(written, new):
+                    assign(each, handle_of(rec, node))
+                return
+        point(written, new)
+        if trains:
+            rec.variables[new[0]] = written[0]
 
     def _template(self, nodes: list[Node], specs: tuple[Spec, ...], trains: bool) -> Template:
         table = nodes[0].found
