@@ -133,6 +133,26 @@ def test_gradients_nobody_wants_are_not_recorded(made):
     assert recorded(False) < recorded(True)
 
 
+def test_records_of_inference_made_anew_follow_the_same_trace(made):
+    net, opt = mlp()
+    x, y = lz.tensor(np.ones((8, 7), np.float32)), lz.tensor(np.zeros(8, np.int64))
+
+    def step():
+        opt.zero_grad()
+        h = net[1](net[0](x))
+        h.register_hook(lambda g: None)  # so that backward is recorded and not followed as a whole
+        F.cross_entropy(net[2](h), y).backward()
+        opt.step()
+
+    for _ in range(3):
+        step()
+    made.reset()
+    for _ in range(3):
+        inference._inferred.clear()
+        step()
+    assert made.nodes() == 0
+
+
 def test_templates_are_bounded(monkeypatch):
     monkeypatch.setattr(template, "MAX_TEMPLATES", 2)
     x = lz.ones(3).requires_grad_()

@@ -49,6 +49,15 @@ class Inferred:
         self.op, self.attrs, self.spec, self.differentiable, self.guards = op, attrs, spec, differentiable, guards
         self.templates: dict[Any, Any] | None = None
 
+    def same(self, other: Inferred) -> bool:
+        """Whether both say the same: records are made anew when the table was full, or guards did not hold in between."""
+        return (
+            self.op is other.op
+            and self.spec is other.spec
+            and self.guards == other.guards
+            and dims.exact(self.attrs) == dims.exact(other.attrs)
+        )
+
 
 class Seen:
     """An input as inference sees it: symbolic extents have the values they have in the recording."""

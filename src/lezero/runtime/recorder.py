@@ -274,7 +274,12 @@ def advance(rec: Recording, found: Inferred, inputs: tuple[Node, ...], grad_mode
 
 
 def _is(node: Node, found: Inferred, inputs: tuple[Node, ...], grad_mode: bool, track: bool) -> bool:
-    return node.found is found and node.inputs == inputs and node.grad_mode is grad_mode and node.tracks is track
+    return (
+        (node.found is found or node.found.same(found))
+        and node.inputs == inputs
+        and node.grad_mode is grad_mode
+        and node.tracks is track
+    )
 
 
 def extend(tail: Node, found: Inferred, inputs: tuple[Node, ...], grad_mode: bool, track: bool, site: Any) -> Node:
