@@ -9,7 +9,8 @@ import pytest
 import lezero as lz
 from lezero import nn, optim
 from lezero.nn import functional as F
-from lezero.runtime import recorder, run, stats
+from lezero.runtime import inference, recorder, run, stats, template
+from lezero.runtime.template import Template
 
 
 class Made:
@@ -70,6 +71,98 @@ def test_a_step_that_reads_its_loss_makes_no_node_either(made):
     made.reset()
     step(8), step(5)
     assert made.nodes() == 0
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """The rules traced, in order."""
+    rules = []
+    first = Template.__init__
+
+    def init(self, rule, specs, bindings):
+        rules.append(rule)
+        first(self, rule, specs, bindings)
+
+    monkeypatch.setattr(Template, "__init__", init)
+    return rules
+
+
+def forget_the_trie():
+    recorder._trie_size = recorder.MAX_TRIE_NODES + 1
+    lz.realize(lz.zeros(1))
+
+
+def test_equal_layers_trace_their_rules_once(traced):
+    def deep(layers):
+        net = nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(13, 13), nn.Tanh())])
+        opt = optim.AdamW(net.parameters())
+        before = len(traced)
+        net(lz.tensor(np.ones((5, 13), np.float32))).sum().backward()
+        opt.step()
+        return len(traced) - before
+
+    assert deep(3) > 0
+    assert deep(9) == 0
+
+
+def test_a_new_trace_infers_and_traces_nothing_that_is_known(traced, monkeypatch):
+    net, opt = mlp()
+    train(net, opt, 8)
+    forget_the_trie()
+    traced.clear()
+    inferred = []
+    keep = inference._keep
+    monkeypatch.setattr(inference, "_keep", lambda key, found: inferred.append(found.op) or keep(key, found))
+    before = stats()["trie_nodes"]
+    train(net, opt, 8)
+    assert stats()["trie_nodes"] - before > 30
+    assert traced == [] and inferred == []
+
+
+def test_gradients_nobody_wants_are_not_recorded(made):
+    def recorded(wanted):
+        x, w = lz.tensor(np.ones((4, 3), np.float32)), lz.ones(3, 2).requires_grad_()
+        lz.realize(x, w)
+        y = (x.requires_grad_(wanted) @ w).sum()
+        before = stats()["trie_nodes"]
+        y.backward()
+        after = stats()["trie_nodes"]
+        lz.realize()
+        return after - before
+
+    assert recorded(False) < recorded(True)
+
+
+def test_records_of_inference_made_anew_follow_the_same_trace(made):
+    net, _ = mlp()
+    opt = optim.SGD(net.parameters(), lr=0.01)  # records its step each time
+    x, y = lz.tensor(np.ones((8, 7), np.float32)), lz.tensor(np.zeros(8, np.int64))
+
+    def step():
+        opt.zero_grad()
+        h = net[1](net[0](x))
+        h.register_hook(lambda g: None)  # so that backward is recorded and not followed as a whole
+        F.cross_entropy(net[2](h), y).backward()
+        opt.step()
+
+    for _ in range(3):
+        step()
+    made.reset()
+    for _ in range(3):
+        inference._inferred.clear()
+        step()
+    assert made.nodes() == 0
+
+
+def test_templates_are_bounded(monkeypatch):
+    monkeypatch.setattr(template, "MAX_TEMPLATES", 2)
+    x = lz.ones(3).requires_grad_()
+    for k in range(2, 8):
+        (x.exp() * lz.ones(k, 3)).sum().backward()
+        x.exp().expand(k, 3).mean(0).sum().backward()
+        lz.realize()
+    tables = [f.templates for f in inference._inferred.values() if f.templates]
+    assert tables and all(len(t) <= 2 for t in tables if t)
 
 
 def test_another_path_branches_off_and_is_remembered(made):

@@ -672,6 +672,27 @@ def test_gradients_of_gradients_across_runs(read_loss, read_gradient, update):
     equal(w.grad, 2 * 6 * a**2 * 12 * a)
 
 
+def test_a_hook_may_read_values_while_gradients_are_on_their_way():
+    x, y = data()
+    seen = []
+    for before in (False, True):
+        seen.clear()
+        w, scale = parameter(), nn.Parameter(lz.tensor(np.array(3.0)))
+        out = lz.tensor(x) @ w
+        out.register_hook(lambda g: seen.append(g.norm().item()))
+        w.register_hook(lambda g: seen.append(g.norm().item()))
+        loss = ((out * scale - lz.tensor(y)) ** 2).mean()
+        if before:
+            loss.item()
+        loss.backward()
+        residual = 2 * (3 * (x @ start()) - y) / y.size
+        equal(w.grad, 3 * x.T @ residual)
+        equal(scale.grad, (residual * (x @ start())).sum())
+        np.testing.assert_allclose(seen, [np.linalg.norm(3 * residual), np.linalg.norm(3 * x.T @ residual)], rtol=1e-12)
+        with pytest.raises(RuntimeError, match="taken before"):
+            loss.backward()
+
+
 def test_a_hook_that_raises_leaves_no_gradient_and_no_mode_behind():
     w = parameter()
     for _ in range(2):

@@ -267,6 +267,7 @@ class _CallOp(Composite):
     """The node of a call: depends on its arguments, passes gradients on to them, and computes nothing."""
 
     attrs = {"call": None}
+    traceable = False  # a user's backward may do anything
 
     def __init__(self, name: str, inputs: int, kept: int):
         self._names = tuple(f"x{i}" for i in range(inputs)), tuple(f"kept{i}" for i in range(kept))
@@ -296,6 +297,7 @@ class function_result(Composite):
     """A result of a custom function: its value as it is, and where its gradient goes."""
 
     attrs = {"place": 0}
+    traceable = False  # bags are no nodes
 
     def infer(y, call, place):
         return y.shape, y.dtype

@@ -1,12 +1,13 @@
 """The gradient walk: apply every operation's ``gradient`` rule from the outputs back to the leaves.
 
-The walk knows nodes and operands only, so it serves recordings (operands are Tensors, and the gradient is recorded) and
-graphs under construction (operands are Exprs) alike.
+The walk knows nodes only and leaves it to its caller what a gradient is, so it serves recordings (gradients are nodes, see
+``runtime.gradient``) and graphs under construction (they are Exprs) alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
+from operator import add
 from typing import Any
 
 from lezero.graph.dim import identical
@@ -46,20 +47,20 @@ def reachable(roots: Iterable[Node], boundary: Container[Node] = ()) -> list[Nod
     return order
 
 
-def walk(
+def propagate(
     seeds: dict[Node, Any],
-    operand: Callable[[Node], Any],
-    arrived: Callable[[Node, Any], Any] | None = None,
+    pull: Callable[[Node, Any], Iterable[Any]],
+    add: Callable[[Any, Any], Any],
+    arrived: Callable[[Node, Any, dict[Node, Any]], Any] | None = None,
     boundary: Container[Node] = (),
-    attributes: Callable[[Node], dict[str, Any]] = Node.named_attrs,
 ) -> dict[Node, Any]:
-    """Gradients of every tracked leaf the seeds depend on.
+    """Gradients of every tracked leaf the seeds depend on, in whatever form `pull` and `add` deal in.
 
-    seeds : output node -> its gradient (an operand)
-    operand : node -> an operand standing for its value
-    arrived : called with each node and its complete gradient, before it is passed on; may return a replacement (hooks)
+    seeds : output node -> its gradient
+    pull : (node, its gradient) -> the gradient of each input, None where there is none
+    arrived : called with each node, its complete gradient and those still on their way, before it is passed on; returns
+        the gradient or a replacement (hooks)
     boundary : nodes to stop at, as if they were leaves
-    attributes : node -> its attributes by name (with this run's extents)
     """
     grads: dict[Node, Any] = dict(seeds)
     leaves: dict[Node, Any] = {}
@@ -68,27 +69,44 @@ def walk(
         if dy is None:
             continue
         if arrived is not None:
-            dy = arrived(node, dy)
+            dy = arrived(node, dy, grads)
         if not node.inputs or node in boundary:
             leaves[node] = dy
             continue
-        rule = node.op.gradient or by_decomposition(node.op)
-        inputs = [operand(n) for n in node.inputs]
-        results = rule(dy, operand(node), *inputs, **attributes(node))
-        if not isinstance(results, (tuple, list)):
-            results = (results,)
-        if len(results) != len(inputs):
-            raise GradientError(
-                f"{node.op.name}: the gradient rule gave {len(results)} results for {len(inputs)} inputs"
-            )
-        for n, x, dx in zip(node.inputs, inputs, results):
-            if dx is None or not n.tracks:
-                continue
-            if dx.dtype is not n.dtype or not identical(dx.shape, x.shape):
-                dx = fit(dx, x.shape, n.dtype)
-            before = grads.get(n)
-            grads[n] = dx if before is None else before + dx
+        for n, dx in zip(node.inputs, pull(node, dy)):
+            if dx is not None:
+                before = grads.get(n)
+                grads[n] = dx if before is None else add(before, dx)
     return leaves
+
+
+def walk(seeds: dict[Node, Any], operand: Callable[[Node], Any]) -> dict[Node, Any]:
+    """Gradients of every tracked leaf the seeds depend on, as operands; ``operand(node)`` stands for a node's value."""
+
+    def pull(node: Node, dy: Any) -> list[Any]:
+        inputs = [operand(n) for n in node.inputs]
+        return pulled(node.op, dy, operand(node), inputs, node.named_attrs(), [n.tracks for n in node.inputs])
+
+    return propagate(seeds, pull, add)
+
+
+def pulled(op: Op, dy: Any, y: Any, inputs: Sequence[Any], attrs: dict[str, Any], tracks: Iterable[bool]) -> list[Any]:
+    """The gradient of each input that tracks one, in its shape and dtype, by the operation's rule."""
+    rule = op.gradient or by_decomposition(op)
+    results = rule(dy, y, *inputs, **attrs)
+    if not isinstance(results, (tuple, list)):
+        results = (results,)
+    if len(results) != len(inputs):
+        raise GradientError(f"{op.name}: the gradient rule gave {len(results)} results for {len(inputs)} inputs")
+    found: list[Any] = []
+    for x, dx, wanted in zip(inputs, results, tracks):
+        if dx is None or not wanted:
+            found.append(None)
+        elif dx.dtype is not x.dtype or not identical(dx.shape, x.shape):
+            found.append(fit(dx, x.shape, x.dtype))
+        else:
+            found.append(dx)
+    return found
 
 
 def fit(dx: Any, shape: tuple[int, ...], dtype: DType) -> Any:

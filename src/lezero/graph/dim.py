@@ -108,6 +108,12 @@ class _Noting(threading.local):
 _noting = _Noting()
 
 
+def note(guards: Sequence[Guard]) -> None:
+    """Add guards found earlier to those being collected."""
+    if _noting.guards is not None:
+        _noting.guards.extend(guards)
+
+
 @contextmanager
 def noting_guards() -> Iterator[list[Guard]]:
     """Collect the guards of every Dim comparison made inside."""
@@ -284,8 +290,9 @@ def _mod(a: int, b: int) -> int:
 
 def rehint(shape: tuple, bindings: Sequence[int]) -> tuple:
     """The same extents with the values they have under `bindings`; other entries are left as they are."""
-    if any(type(d) is Dim for d in shape):
-        return tuple(Dim(evaluate(d.expr, bindings), d.expr) if type(d) is Dim else d for d in shape)
+    for d in shape:
+        if type(d) is Dim:
+            return tuple([Dim(evaluate(d.expr, bindings), d.expr) if type(d) is Dim else d for d in shape])
     return shape
 
 
@@ -312,14 +319,14 @@ def exact(values: tuple) -> tuple:
     key: list = []
     for v in values:
         kind = v.__class__
-        if kind is tuple:
+        if kind is int or kind is str or v is None:
+            key.append(v)
+        elif kind is tuple:
             key.append(exact(v))
         elif kind is Dim:
             key.append((Dim, v.expr))
         elif kind is float or kind is complex:
             key.append((kind, repr(v)))
-        elif kind is str:
-            key.append(v)
         else:
             key.append((kind, v))
     return tuple(key)

@@ -33,20 +33,19 @@ class Node:
     static : (leaves) extents are never symbols
     index : position in its recording
     site : (file, line) of the user's code that recorded it
+    grad_mode : what it was when this was recorded
+    guards : comparisons of symbolic extents that inference relied on
+    update : part of a parameter's update: fused with its like only, so that all updates share one kernel
+    found : (recorded nodes) operation, attributes and what they give, as an interned object (see runtime.inference)
+    next, branches : the nodes that followed in the trie
+    plans, replays : what is known of recordings that end here, and of backward passes that begin here
     """
 
-    # Set on few nodes: defaults on the class keep construction short (the rest is measured in benchmarks/recording.py).
-    next: Node | None = None
-    branches: list[Node] | None = None
-    guards: tuple = ()
-    plans: dict[Any, Any] | None = None
-    replays: dict[Any, Any] | None = None
-    grad_mode = True
-    static = True
-    update = False  # part of a parameter's update: fused with its like only, so that all updates share one kernel
-    index = -1
-    symbolic: bool | None = None  # whether an extent is a symbol; None: not looked at yet
-    signature: Any = None  # what inference sees of it, interned (see runtime.recorder)
+    # Slots: a trace of a large network is tens of thousands of these (what they cost is in benchmarks/recording.py).
+    __slots__ = (
+        "attrs", "branches", "device", "dtype", "found", "grad_mode", "guards", "index", "inputs", "next", "op", "plans",
+        "replays", "shape", "site", "static", "tracks", "update", "weak",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -64,6 +63,13 @@ class Node:
         self.op, self.inputs, self.attrs = op, inputs, attrs
         self.shape, self.dtype, self.device = shape, dtype, device
         self.weak, self.tracks, self.site = weak, tracks, site
+        self.index, self.grad_mode, self.static, self.update = -1, True, True, False
+        self.guards: tuple = ()
+        self.found: Any = None
+        self.next: Node | None = None
+        self.branches: list[Node] | None = None
+        self.plans: dict[Any, Any] | None = None
+        self.replays: dict[Any, Any] | None = None
 
     @property
     def ndim(self) -> int:

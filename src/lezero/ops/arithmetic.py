@@ -50,6 +50,8 @@ class identity(Elementwise):
 class variable(Elementwise):
     """x, as a value of its own: where a gradient is asked for, the walk ends here."""
 
+    begins = True
+
     def element(x):
         return x
 

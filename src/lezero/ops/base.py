@@ -53,6 +53,10 @@ class Op:
     is_leaf = False
     updates = False  # a parameter: what it comes apart into is fused with its like only
     differentiable = True
+    begins = False  # a leaf for the gradient walk, whatever it was computed from
+    traceable = (
+        True  # `gradient` is a function of structure alone: asked once, and its answer recorded again from then on
+    )
     decompose: Callable | None = None
     gradient: Callable | None = None
     element: Callable | None = None
@@ -77,9 +81,6 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
-
-    def __hash__(self) -> int:
-        return id(self)
 
     def infer_nodes(self, nodes: tuple[Node, ...], attrs: tuple) -> tuple[tuple[int, ...], DType]:
         return self.infer(*nodes, **dict(zip(self.attrs, attrs)))

@@ -7,8 +7,13 @@ from typing import Any
 from lezero.ops.optimizer import adagrad_param, adagrad_sum
 from lezero.optim.optimizer import Optimizer, ParamsT
 from lezero.optim.recording import counted, hyper, zeros_for
-from lezero.runtime.recorder import assign, record
+from lezero.runtime.updates import Updates
 from lezero.tensor import no_grad
+
+
+def _adagrad(p, total, grad, step, lr, lr_decay, eps, decay, maximize):
+    total = adagrad_sum(p, grad, total, decay, maximize=maximize)
+    return adagrad_param(p, grad, total, lr, lr_decay, eps, decay, step, maximize=maximize), total
 
 
 class Adagrad(Optimizer):
@@ -74,9 +79,8 @@ class Adagrad(Optimizer):
             if not active:
                 continue
             lr, lr_decay = hyper(group, "lr"), hyper(group, "lr_decay")
-            eps, decay, attrs = hyper(group, "eps"), hyper(group, "weight_decay"), (group["maximize"],)
+            eps, decay = hyper(group, "eps"), hyper(group, "weight_decay")
+            update = Updates(_adagrad, (lr, lr_decay, eps, decay), (group["maximize"],))
             for p, grad, s in active:
-                total = s["sum"]
-                assign(total, record(adagrad_sum, (p, grad, total, decay), attrs))
-                assign(p, record(adagrad_param, (p, grad, total, lr, lr_decay, eps, decay, s["step"]), attrs))
+                update((p, s["sum"]), (grad, s["step"]))
         return loss

@@ -8,10 +8,26 @@ from lezero.ops.base import REGISTRY
 from lezero.ops.optimizer import adam_m, adam_param, adam_v
 from lezero.optim.optimizer import Optimizer, ParamsT
 from lezero.optim.recording import counted, hyper, zeros_for
-from lezero.runtime.recorder import assign, record
+from lezero.runtime.updates import Updates
 from lezero.tensor import no_grad
 
 _MAXIMUM = REGISTRY["maximum"]
+
+
+def _adam(p, m, v, grad, step, lr, beta1, beta2, eps, decay, decoupled, maximize):
+    m, v = _moments(p, m, v, grad, beta1, beta2, decay, decoupled, maximize)
+    return adam_param(p, m, v, lr, beta1, beta2, eps, decay, step, decoupled=decoupled), m, v
+
+
+def _amsgrad(p, m, v, largest, grad, step, lr, beta1, beta2, eps, decay, decoupled, maximize):
+    m, v = _moments(p, m, v, grad, beta1, beta2, decay, decoupled, maximize)
+    largest = _MAXIMUM(largest, v)
+    return adam_param(p, m, largest, lr, beta1, beta2, eps, decay, step, decoupled=decoupled), m, v, largest
+
+
+def _moments(p, m, v, grad, beta1, beta2, decay, decoupled, maximize):
+    attrs = {"decoupled": decoupled, "maximize": maximize}
+    return adam_m(p, grad, m, beta1, decay, **attrs), adam_v(p, grad, v, beta2, decay, **attrs)
 
 
 class Adam(Optimizer):
@@ -68,23 +84,21 @@ class Adam(Optimizer):
     @no_grad()
     def step(self, closure: Any = None) -> Any:
         loss = self._loss(closure)
-        decoupled = self._decoupled
         for group in self.param_groups:
             active = counted(self.state, group["params"], _begin_amsgrad if group["amsgrad"] else _begin)
             if not active:
                 continue
             lr, eps, decay = hyper(group, "lr"), hyper(group, "eps"), hyper(group, "weight_decay")
             beta1, beta2 = hyper(group, "betas", 0), hyper(group, "betas", 1)
-            moment_attrs, attrs, amsgrad = (decoupled, group["maximize"]), (decoupled,), group["amsgrad"]
-            for p, grad, s in active:
-                m, v = s["exp_avg"], s["exp_avg_sq"]
-                assign(m, record(adam_m, (p, grad, m, beta1, decay), moment_attrs))
-                assign(v, record(adam_v, (p, grad, v, beta2, decay), moment_attrs))
-                if amsgrad:
-                    largest = s["max_exp_avg_sq"]
-                    assign(largest, record(_MAXIMUM, (largest, v), ()))
-                    v = largest
-                assign(p, record(adam_param, (p, m, v, lr, beta1, beta2, eps, decay, s["step"]), attrs))
+            shared, attrs = (lr, beta1, beta2, eps, decay), (self._decoupled, group["maximize"])
+            if group["amsgrad"]:
+                update = Updates(_amsgrad, shared, attrs)
+                for p, grad, s in active:
+                    update((p, s["exp_avg"], s["exp_avg_sq"], s["max_exp_avg_sq"]), (grad, s["step"]))
+            else:
+                update = Updates(_adam, shared, attrs)
+                for p, grad, s in active:
+                    update((p, s["exp_avg"], s["exp_avg_sq"]), (grad, s["step"]))
         return loss
 
 

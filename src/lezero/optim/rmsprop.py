@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from lezero.ops.base import REGISTRY
 from lezero.ops.optimizer import rmsprop_buffer, rmsprop_mean, rmsprop_param, rmsprop_square
 from lezero.optim.optimizer import Optimizer, ParamsT
 from lezero.optim.recording import counted, hyper, zeros_for
-from lezero.runtime.recorder import assign, record
+from lezero.runtime.updates import Updates
 from lezero.tensor import no_grad
+
+_FULL = REGISTRY["full"]
+
+
+def _rmsprop(p, square, *others):
+    *state, grad, lr, alpha, eps, decay, momentum, centered, maximize = others
+    square = rmsprop_square(p, grad, square, alpha, decay, maximize=maximize)
+    new, mean = [square], square  # the mean is read only where centred
+    if centered:
+        mean = rmsprop_mean(p, grad, state.pop(0), alpha, decay, maximize=maximize)
+        new.append(mean)
+    buffer = state[0] if state else _FULL(shape=p.shape, value=0, dtype=p.dtype, like=p)
+    buffer = rmsprop_buffer(p, grad, buffer, square, mean, momentum, eps, decay, centered=centered, maximize=maximize)
+    if state:
+        new.append(buffer)
+    return rmsprop_param(p, buffer, lr), *new
 
 
 class RMSprop(Optimizer):
@@ -85,19 +102,12 @@ class RMSprop(Optimizer):
                 continue
             lr, alpha, eps = hyper(group, "lr"), hyper(group, "alpha"), hyper(group, "eps")
             decay, momentum = hyper(group, "weight_decay"), hyper(group, "momentum")
+            update = Updates(_rmsprop, (lr, alpha, eps, decay, momentum), (centered, maximize))
             for p, grad, s in active:
-                square = s["square_avg"]
-                assign(square, record(rmsprop_square, (p, grad, square, alpha, decay), (maximize,)))
-                mean = square  # read only where centred
+                state = [s["square_avg"]]
                 if centered:
-                    mean = s["grad_avg"]
-                    assign(mean, record(rmsprop_mean, (p, grad, mean, alpha, decay), (maximize,)))
-                buffer = s.get("momentum_buffer")
-                if buffer is None:
-                    operands = (p, grad, zeros_for(p), square, mean, momentum, eps, decay)
-                    buffer = record(rmsprop_buffer, operands, (centered, maximize))
-                else:
-                    operands = (p, grad, buffer, square, mean, momentum, eps, decay)
-                    assign(buffer, record(rmsprop_buffer, operands, (centered, maximize)))
-                assign(p, record(rmsprop_param, (p, buffer, lr), ()))
+                    state.append(s["grad_avg"])
+                if "momentum_buffer" in s:
+                    state.append(s["momentum_buffer"])
+                update((p, *state), (grad,))
         return loss

@@ -7,8 +7,17 @@ from typing import Any
 from lezero.ops.optimizer import sgd_momentum_buffer, sgd_momentum_param, sgd_param
 from lezero.optim.optimizer import Optimizer, ParamsT
 from lezero.optim.recording import counted, hyper, zeros_for
-from lezero.runtime.recorder import assign, record
+from lezero.runtime.updates import Updates
 from lezero.tensor import no_grad
+
+
+def _plain(p, grad, lr, decay, maximize):
+    return (sgd_param(p, grad, lr, decay, maximize=maximize),)
+
+
+def _momentum(p, buffer, grad, step, lr, momentum, dampening, decay, nesterov, maximize):
+    buffer = sgd_momentum_buffer(p, grad, buffer, momentum, dampening, decay, step, maximize=maximize)
+    return sgd_momentum_param(p, grad, buffer, lr, momentum, decay, nesterov=nesterov, maximize=maximize), buffer
 
 
 class SGD(Optimizer):
@@ -65,17 +74,15 @@ class SGD(Optimizer):
         for group in self.param_groups:
             lr, decay, maximize = hyper(group, "lr"), hyper(group, "weight_decay"), group["maximize"]
             if group["momentum"] == 0:
+                update = Updates(_plain, (lr, decay), (maximize,))
                 for p in group["params"]:
                     if p._grad is not None:
-                        assign(p, record(sgd_param, (p, p._grad, lr, decay), (maximize,)))
+                        update((p,), (p._grad,))
                 continue
             momentum, dampening = hyper(group, "momentum"), hyper(group, "dampening")
-            attrs = (group["nesterov"], maximize)
+            update = Updates(_momentum, (lr, momentum, dampening, decay), (group["nesterov"], maximize))
             for p, grad, s in counted(self.state, group["params"], _begin):
-                buffer = s["momentum_buffer"]
-                operands = (p, grad, buffer, momentum, dampening, decay, s["step"])
-                assign(buffer, record(sgd_momentum_buffer, operands, (maximize,)))
-                assign(p, record(sgd_momentum_param, (p, grad, buffer, lr, momentum, decay), attrs))
+                update((p, s["momentum_buffer"]), (grad, s["step"]))
         return loss
 
 

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
-from weakref import ref
 
-from lezero.autograd.walk import reachable, walk
+from lezero.autograd.walk import propagate, pulled, reachable
 from lezero.graph import dim as dims
 from lezero.graph.dim import Dim, evaluate
 from lezero.graph.node import Node
 from lezero.ops.base import REGISTRY
 from lezero.runtime import recorder
-from lezero.runtime.recorder import STATE, Handle, Recording, adopt, import_handle, record
+from lezero.runtime.inference import infer
+from lezero.runtime.recorder import STATE, Handle, Recording, adopt, handle_of, import_handle, record, step
 from lezero.runtime.replay import between
 from lezero.runtime.run import FREED, Past, run_now
+from lezero.runtime.template import Traced, template
 
+_ADD = REGISTRY["add"]
 _AGAIN = (
     "the gradient of this value has been taken before, and what it needed was let go: "
     "use backward(retain_graph=True) the first time to take it again"
 )
-
-
-def _at(rec: Recording, node: Node) -> Handle:
-    """A handle for a node of the recording in progress."""
-    t = recorder.tensor_class.__new__(recorder.tensor_class)
-    t._rec, t._node = rec, node
-    rec.handles.append(ref(t))
-    return t
 
 
 def _of_buffer(buffer: Any, node: Node) -> Handle:
@@ -47,13 +42,10 @@ class _PastValues:
         self.past = past
         self.made: dict[Node, Handle] = {}
 
-    def attributes(self, node: Node) -> dict[str, Any]:
-        return dict(zip(node.op.attrs, self._now(node.attrs)))
-
-    def _now(self, attrs: tuple) -> tuple:
+    def now(self, attrs: tuple) -> tuple:
         rec = STATE.recording
         return tuple(
-            self._now(a)
+            self.now(a)
             if type(a) is tuple
             else rec.symbol(evaluate(a.expr, self.past.bindings))
             if type(a) is Dim
@@ -82,7 +74,7 @@ class _PastValues:
                 continue
             if n.op.is_leaf:
                 raise RuntimeError(f"backward: {_AGAIN}")
-            attrs = self._now(n.attrs)
+            attrs = self.now(n.attrs)
             made[n] = _source(n, attrs) if not n.inputs else record(n.op, tuple(made[i] for i in n.inputs), attrs)
             stack.pop()
         return made[node]
@@ -91,8 +83,89 @@ class _PastValues:
 def _source(node: Node, attrs: tuple) -> Handle:
     if node.op.name == "constant":
         rec = STATE.recording
-        return _at(rec, recorder._constant(rec, attrs[0]))
+        return handle_of(rec, recorder.constant(rec, attrs[0]))
     return record(node.op, (), attrs)
+
+
+class _Recorded:
+    """How the walk back through one recording, or one past, is recorded.
+
+    Gradients on their way are nodes of the recording in progress; those that somebody outside sees get a handle.
+    """
+
+    def __init__(self, here: Any, roots: Sequence[Handle], targets: dict[Any, int], found: list[Any]):
+        self.rec, self.here, self.roots, self.targets, self.found = STATE.recording, here, roots, targets, found
+        self.grad_mode = STATE.grad_mode
+        self.past: Past | None = here if isinstance(here, Past) else None
+        self.values = None if self.past is None else _PastValues(self.past)
+        self.hooks = here.hooks
+        self.site: Any = None
+
+    def arrived(self, node: Node, dy: Any, grads: dict[Node, Any]) -> Any:
+        self.site = STATE.site = node.site  # what the gradient of a line records is that line's
+        if node in self.hooks or not node.op.traceable:
+            # A user's function may run what has been recorded, which only values with a handle survive.
+            for n, g in grads.items():
+                grads[n] = self.handle(g)
+            dy = _hooked(self.handle(dy), self.hooks.get(node))
+            self.keep_up()
+        if self.targets:
+            k = self.targets.get((self.here, node))
+            if k is not None:
+                dy = self.handle(dy)
+                self.found[k] = dy if self.found[k] is None else self.found[k] + dy
+        return dy if node.inputs and node not in self.here.variables else self.handle(dy)
+
+    def keep_up(self) -> None:
+        """After a user's function: if it ran the recording, go on from what the run kept."""
+        if STATE.recording is self.rec:
+            return
+        self.rec = STATE.recording
+        if self.past is None:
+            self.past = next(t._history[0] for t in self.roots if isinstance(t._history, tuple))
+            self.values = _PastValues(self.past)
+
+    def handle(self, dy: Any) -> Any:
+        return handle_of(self.rec, dy) if type(dy) is Node else dy
+
+    def node(self, dy: Any) -> Node:
+        """Of a gradient, or of a value from a past."""
+        if type(dy) is Node:
+            return dy
+        rec = self.rec
+        return dy._node if dy._rec is rec else rec.imported.get(id(dy)) or import_handle(rec, dy)
+
+    def add(self, a: Any, b: Any) -> Any:
+        if type(a) is Node and type(b) is Node:
+            return step(self.rec, _ADD, (a, b), ())
+        return self.handle(a) + self.handle(b)
+
+    def pull(self, node: Node, dy: Any) -> Any:
+        rec, op, values = self.rec, node.op, self.values
+        tracks = tuple([n.tracks for n in node.inputs])
+        if not op.traceable:
+            at = values or partial(handle_of, rec)
+            named = dict(zip(op.attrs, values.now(node.attrs) if values else rec_attrs(rec, node.attrs)))
+            given = pulled(op, self.handle(dy), at(node), [at(n) for n in node.inputs], named, tracks)
+            self.keep_up()
+            return given
+        dy = self.node(dy)
+        if values is None:
+            y, inputs, attrs, found = node, node.inputs, node.attrs, node.found
+        else:
+            y, inputs = self.node(values(node)), tuple([self.node(values(n)) for n in node.inputs])
+            attrs = values.now(node.attrs)
+            found = infer(rec.bindings, op, tuple([n.found.spec for n in inputs]), attrs)
+        if found.templates is None:
+            found.templates = {}
+        nodes = [dy, y, *inputs]
+
+        def rule(operands: list[Traced]) -> list[Any]:
+            up, result, *xs = operands
+            return pulled(op, up, result, xs, dict(zip(op.attrs, rec_attrs(rec, attrs))), tracks)
+
+        known = template(found.templates, (dy.found.spec, y.found.spec, tracks), rec, rule, nodes)
+        return known.follow(rec, nodes, self.grad_mode, self.site)
 
 
 def gradients(
@@ -137,21 +210,8 @@ def gradients(
             here = max(pending, key=lambda p: p.order if isinstance(p, Past) else float("inf"))
             begin = pending.pop(here)
             _check_not_freed(here, begin)
-            if isinstance(here, Past):
-                operand: Any = _PastValues(here)
-                attributes: Any = operand.attributes
-            else:
-                operand, attributes = _current(rec), lambda n: dict(zip(n.op.attrs, rec_attrs(rec, n.attrs)))
-
-            def arrived(node: Node, dy: Any, here: Any = here) -> Any:
-                state.site = node.site  # what the gradient of a line records is that line's
-                dy = _hooked(dy, here.hooks.get(node))
-                k = targets.get((here, node))
-                if k is not None:
-                    found[k] = dy if found[k] is None else found[k] + dy
-                return dy
-
-            leaves = walk(begin, operand, arrived, here.variables, attributes)
+            recorded = _Recorded(here, roots, targets, found)
+            leaves = propagate(begin, recorded.pull, recorded.add, recorded.arrived, here.variables)
             for node, dy in leaves.items():
                 t = here.variables.get(node)
                 if t is None:
@@ -168,7 +228,7 @@ def gradients(
                     into[past_node] = dy if past_node not in into else into[past_node] + dy
             if not retain_graph:
                 taken = [n for n in begin if n.inputs]
-                here.free(taken) if isinstance(here, Past) else here.freed.extend(taken)
+                here.freed.extend(taken) if recorded.past is None else recorded.past.free(taken)
     finally:
         state.grad_mode, state.in_rule, state.site = grad_mode, in_rule, None
     return variables, found
@@ -200,18 +260,6 @@ def rec_attrs(rec: Recording, attrs: tuple) -> tuple:
         rec_attrs(rec, a) if type(a) is tuple else Dim(evaluate(a.expr, rec.bindings), a.expr) if type(a) is Dim else a
         for a in attrs
     )
-
-
-def _current(rec: Recording):
-    made: dict[Node, Handle] = {}
-
-    def operand(node: Node) -> Handle:
-        t = made.get(node)
-        if t is None:
-            t = made[node] = _at(rec, node)
-        return t
-
-    return operand
 
 
 def _check_not_freed(here: Any, begin: dict[Node, Any]) -> None:
@@ -275,7 +323,7 @@ def replayed_gradients(rec: Recording, root: Node, variables: list[Handle], reta
         symbols, leaves = len(rec.bindings), len(rec.leaf_nodes)
         count = rec.count
         with dims.noting_guards() as guards:
-            accumulate([_at(rec, root)], [None], False, retain)
+            accumulate([handle_of(rec, root)], [None], False, retain)
         if len(rec.bindings) == symbols and len(rec.leaf_nodes) == leaves and STATE.recording is rec:
             path = between(start, rec.tail)
             if path is not None:
@@ -289,7 +337,7 @@ def replayed_gradients(rec: Recording, root: Node, variables: list[Handle], reta
     if not all(dims.holds(g, rec.bindings) for g in guards):
         return None
     for leaf, node in effects:
-        rec.variables[leaf]._grad = _at(rec, node)
+        rec.variables[leaf]._grad = handle_of(rec, node)
     rec.tail = end
     rec.count += count
     if not retain:

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from lezero.graph.dtype import DType, as_dtype, number_dtype
 from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
 from lezero.ops.base import LEAF, REGISTRY, Op
+from lezero.runtime.inference import Inferred, Spec, constant_of, infer, leaf_of, scalar_of
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _NOT_USERS = (_PACKAGE, contextlib.__file__, functools.__file__)
@@ -84,7 +85,7 @@ class Recording:
     """One run's worth of operations: where it is in the trie, and what it holds of the outside world."""
 
     __slots__ = (
-        "bindings", "buffers", "bytes", "count", "freed", "handles", "hooks", "imported", "leaf_handles", "leaf_nodes", "scalars",
+        "bindings", "buffers", "bytes", "count", "freed", "handles", "held", "hooks", "imported", "leaf_handles", "leaf_nodes", "scalars",
         "shapes", "tail", "variables",
     )  # fmt: skip
 
@@ -93,9 +94,8 @@ class Recording:
         self.count = 0
         self.bytes = 0
         self.bindings: list[int] = []
-        self.shapes: dict[
-            int, tuple[int, ...]
-        ] = {}  # id of a signature -> its shape with the extents of this recording
+        self.shapes: dict[Spec, tuple[int, ...]] = {}  # with the extents of this recording
+        self.held: set[Any] = set()  # templates whose guards hold for these bindings
         self.handles: list[ref] = []  # of every operation recorded, in order
         self.imported: dict[int, Node] = {}  # id of a handle -> its leaf
         self.leaf_handles: list[Handle | None] = []  # in step with leaf_nodes and buffers
@@ -124,12 +124,12 @@ class Recording:
 
     def shape_of(self, node: Node) -> tuple[int, ...]:
         """A node's shape with the extents of this recording."""
-        if not (node.symbolic if node.symbolic is not None else _symbolic(node)):
-            return node.shape
-        key = id(node.signature or _signature(node))
-        shape = self.shapes.get(key)
+        spec = node.found.spec
+        if not spec.symbolic:
+            return spec.shape
+        shape = self.shapes.get(spec)
         if shape is None:
-            shape = self.shapes[key] = dims.rehint(node.shape, self.bindings)
+            shape = self.shapes[spec] = dims.rehint(spec.shape, self.bindings)
         return shape
 
 
@@ -224,7 +224,8 @@ def _guards_hold(rec: Recording, node: Node) -> bool:
 
 def _branch(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple, grad_mode: bool) -> Node:
     """The continuation for an operation that is not what followed last time; made if there is none yet."""
-    for node in rec.tail.branches or ():
+    tail = rec.tail
+    for node in tail.branches or ():
         if (
             node.op is op
             and node.inputs == inputs
@@ -232,78 +233,65 @@ def _branch(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple, grad
             and (_same_attrs(rec, node.attrs, attrs) if op.shape_attrs else node.attrs == attrs)
             and _guards_hold(rec, node)
         ):
-            rec.tail.next = node
+            tail.next = node
             return node
-    found = _infer(rec, op, inputs, attrs)
-    shape, dtype, device, weak, differentiable, guards, signature, symbolic = found
-    tracks = False
-    if grad_mode and differentiable:
+    found = infer(rec.bindings, op, tuple([n.found.spec for n in inputs]), attrs)
+    return extend(tail, found, inputs, grad_mode, tracks(found, inputs, grad_mode), STATE.site or _user_site())
+
+
+def tracks(found: Inferred, inputs: tuple[Node, ...], grad_mode: bool) -> bool:
+    """Whether the gradient walk goes through what is `found` for these inputs."""
+    if grad_mode and found.differentiable:
         for n in inputs:
             if n.tracks:
-                tracks = True
-                break
-    node = Node.__new__(Node)  # spelled out: half the price of a call with keywords
-    node.op, node.inputs, node.attrs, node.shape, node.dtype, node.device = op, inputs, attrs, shape, dtype, device
-    node.weak, node.tracks, node.site = weak, tracks, STATE.site or _user_site()
-    node.signature, node.symbolic = signature, symbolic
-    if guards:
-        node.guards = guards
-    return _append(rec, node, grad_mode)
+                return True
+    return found.op.begins
 
 
-_inferred: dict[tuple, tuple] = {}
-_signatures: dict[tuple, tuple] = {}
-MAX_INFERRED = 50_000
-"""Inference records kept: what an operation gave for inputs of certain shapes and dtypes, whoever recorded it."""
+def step(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple) -> Node:
+    """Apply `op` to nodes: for what nobody outside will see."""
+    grad_mode = STATE.grad_mode
+    found = infer(rec.bindings, op, tuple([n.found.spec for n in inputs]), attrs)
+    rec.count += 1
+    return advance(rec, found, inputs, grad_mode, tracks(found, inputs, grad_mode), STATE.site or _user_site())
 
 
-def _signature(node: Node) -> tuple:
-    """All that inference sees of a node, as one interned object."""
-    have = node.signature
-    if have is None:
-        have = node.signature = _interned(node.shape, node.dtype, node.device, node.weak)
-    return have
-
-
-def _interned(shape: tuple[int, ...], dtype: DType, device: str, weak: bool) -> tuple:
-    key = (tuple([d.expr if type(d) is Dim else d for d in shape]), dtype, device, weak)
-    return _signatures.setdefault(key, key)
-
-
-def _infer(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple) -> tuple:
-    """(shape, dtype, device, weak, differentiable, guards, signature, symbolic) of an operation; looked up where known."""
-    exact = None if attrs is op.defaults else dims.exact(attrs)
-    key = (op, tuple([id(n.signature or _signature(n)) for n in inputs]), exact)
-    found = _inferred.get(key)
-    if found is not None and (not found[5] or all(dims.holds(g, rec.bindings) for g in found[5])):
-        return found
-    with dims.noting_guards() as guards:
-        seen: tuple = tuple(_Hinted(n, rec) for n in inputs) if any(_symbolic(n) for n in inputs) else inputs
-        shape, dtype = op.infer_nodes(seen, attrs)
-    devices = {n.device for n in inputs if n.shape or not n.weak}
-    if len(devices) > 1:
-        raise ValueError(
-            f"{op.name}: operands are on different devices: {', '.join(sorted(devices))}; move them with .to()"
-        )
-    device = next(iter(devices), "cpu")
-    weak = bool(inputs) and op.kind == "elementwise" and all(n.weak for n in inputs)
-    shape = tuple(shape)
-    signature = _interned(shape, dtype, device, weak)
-    if len(_inferred) >= MAX_INFERRED:
-        _inferred.clear()  # the signatures stay: keys are their identities
-    found = _inferred[key] = (
-        shape, dtype, device, weak, op.differentiable and dtype.differentiable, tuple(guards), signature,
-        any(type(d) is Dim for d in shape),
-    )  # fmt: skip
-    return found
-
-
-def _append(rec: Recording, node: Node, grad_mode: bool) -> Node:
-    """Put a new node behind the recording's last."""
-    global _trie_size
+def advance(rec: Recording, found: Inferred, inputs: tuple[Node, ...], grad_mode: bool, track: bool, site: Any) -> Node:
+    """What follows `rec.tail` by structure alone, made if there is none yet; the recording moves on to it."""
     tail = rec.tail
-    node.grad_mode = grad_mode
-    node.index = tail.index + 1
+    node = tail.next
+    if node is None:
+        node = extend(tail, found, inputs, grad_mode, track, site)
+    elif not _is(node, found, inputs, grad_mode, track):
+        for node in tail.branches or ():
+            if _is(node, found, inputs, grad_mode, track):
+                tail.next = node
+                break
+        else:
+            node = extend(tail, found, inputs, grad_mode, track, site)
+    rec.tail = node
+    return node
+
+
+def _is(node: Node, found: Inferred, inputs: tuple[Node, ...], grad_mode: bool, track: bool) -> bool:
+    return (
+        (node.found is found or node.found.same(found))
+        and node.inputs == inputs
+        and node.grad_mode is grad_mode
+        and node.tracks is track
+    )
+
+
+def extend(tail: Node, found: Inferred, inputs: tuple[Node, ...], grad_mode: bool, track: bool, site: Any) -> Node:
+    """A new node behind `tail`."""
+    global _trie_size
+    spec = found.spec
+    node = Node.__new__(Node)  # spelled out: half the price of a call with keywords
+    node.found, node.op, node.attrs, node.inputs = found, found.op, found.attrs, inputs
+    node.shape, node.dtype, node.device, node.weak = spec.shape, spec.dtype, spec.device, spec.weak
+    node.tracks, node.site, node.grad_mode, node.index = track, site, grad_mode, tail.index + 1
+    node.guards, node.static, node.update = found.guards, True, False
+    node.next = node.branches = node.plans = node.replays = None
     first = tail.next
     if first is not None:
         if tail.branches is None:
@@ -314,26 +302,6 @@ def _append(rec: Recording, node: Node, grad_mode: bool) -> Node:
     tail.next = node
     _trie_size += 1
     return node
-
-
-def _symbolic(node: Node) -> bool:
-    have = node.symbolic
-    if have is None:
-        have = node.symbolic = any(type(d) is Dim for d in node.shape)
-    return have
-
-
-class _Hinted:
-    """A node as inference sees it: symbolic extents have this recording's values."""
-
-    __slots__ = ("device", "dtype", "shape", "weak")
-
-    def __init__(self, node: Node, rec: Recording):
-        self.shape, self.dtype, self.weak, self.device = rec.shape_of(node), node.dtype, node.weak, node.device
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
 
 
 @contextmanager
@@ -366,6 +334,14 @@ def _user_site() -> tuple[str, int] | None:
     return None
 
 
+def handle_of(rec: Recording, node: Node) -> Any:
+    """A new Tensor standing for a node of a recording."""
+    t = tensor_class.__new__(tensor_class)
+    t._rec, t._node = rec, node
+    rec.handles.append(ref(t))
+    return t
+
+
 # -- values from outside --------------------------------------------------------------------------------------
 
 
@@ -379,19 +355,33 @@ def import_handle(rec: Recording, t: Handle) -> Node:
         if t._base is not None and t._view is not None:
             return _derive_again(rec, t)
         raise RuntimeError("a tensor without a value: it was made by a run that failed")
-    array = t._buffer.array
-    dtype = as_dtype(array.dtype)
+    buffer = t._buffer
     tracks = t._requires_grad or t._history is not None
-    node = _match_leaf(rec, array.shape, dtype, t._buffer.device, tracks, t._dynamic)
+    if t._dynamic:
+        node = _match_leaf(rec, buffer.array.shape, as_dtype(buffer.array.dtype), buffer.device, tracks, t._dynamic)
+        rec.bytes += buffer.nbytes
+    else:
+        node = advance(rec, _leaf_record(t, buffer), (), True, tracks, None)
     rec.imported[id(t)] = node
     rec.leaf_handles.append(t)
     rec.leaf_nodes.append(node)
-    rec.buffers.append(t._buffer)
-    if t._dynamic:
-        rec.bytes += t._buffer.nbytes
+    rec.buffers.append(buffer)
     if tracks:
         rec.variables[node] = t
     return node
+
+
+def _leaf_record(t: Handle, buffer: Buffer) -> Inferred:
+    """What a leaf for `t` would be; quicker where its last value was of the same shape and dtype, as a parameter's is."""
+    array = buffer.array
+    last = t._node
+    if last is not None:
+        spec = last.found.spec
+        leaf = spec.leaf
+        if leaf is not None and array.dtype is spec.dtype.numpy and array.shape == spec.shape and not spec.symbolic:
+            if buffer.device == spec.device:
+                return leaf
+    return leaf_of(array.shape, as_dtype(array.dtype), buffer.device)
 
 
 def _match_leaf(rec: Recording, shape: tuple, dtype: DType, device: str, tracks: bool, dynamic: tuple) -> Node:
@@ -403,10 +393,9 @@ def _match_leaf(rec: Recording, shape: tuple, dtype: DType, device: str, tracks:
                 tail.next = node
                 break
         else:
-            symbolic = tuple(rec.symbol(n) if i in dynamic else n for i, n in enumerate(shape)) if dynamic else shape
-            node = Node(LEAF, (), ("tensor",), symbolic, dtype, device, tracks=tracks)
-            node.static = not _symbolic(node)
-            _append(rec, node, True)
+            symbolic = tuple(rec.symbol(n) if i in dynamic else n for i, n in enumerate(shape))
+            node = extend(tail, leaf_of(symbolic, dtype, device), (), True, tracks, None)
+            node.static = not node.found.spec.symbolic
     rec.tail = node
     return node
 
@@ -439,46 +428,37 @@ def _is_leaf_like(
     return True
 
 
-_SCALARS: tuple[type, ...] = (bool, int, float, complex)
-
-
 def import_scalar(rec: Recording, value: Any) -> Node:
     """A Python number: a run-time input, or a constant inside a gradient rule."""
-    kind = type(value)
-    if kind is Dim:
-        return _constant(rec, value)
-    if kind not in _SCALARS:
-        import numpy as np
-
-        if isinstance(value, (np.ndarray, np.generic)):
-            if value.ndim == 0 and value.dtype.kind in "biufc":
-                return import_scalar(rec, value.item())
-            raise TypeError("a NumPy array among tensors: convert it with lz.tensor(array) or lz.from_numpy(array)")
-        for base in _SCALARS:
-            if isinstance(value, base):
-                return import_scalar(rec, base(value))
-        raise TypeError(f"expected a Tensor or a number, got {type(value).__name__}")
-    if STATE.in_rule:
-        return _constant(rec, value)
+    value = as_number(value)
+    if type(value) is Dim or STATE.in_rule:
+        return constant(rec, value)
     return scalar_leaf(rec, value, None)
 
 
-def _constant(rec: Recording, value: Any) -> Node:
+_NUMBERS: tuple[type, ...] = (bool, int, float, complex)
+
+
+def as_number(value: Any) -> Any:
+    """A plain Python number or a Dim; TypeError for what is none."""
+    kind = type(value)
+    if kind is Dim or kind in _NUMBERS:
+        return value
+    import numpy as np
+
+    if isinstance(value, (np.ndarray, np.generic)):
+        if value.ndim == 0 and value.dtype.kind in "biufc":
+            return value.item()
+        raise TypeError("a NumPy array among tensors: convert it with lz.tensor(array) or lz.from_numpy(array)")
+    for base in _NUMBERS:
+        if isinstance(value, base):
+            return base(value)
+    raise TypeError(f"expected a Tensor or a number, got {kind.__name__}")
+
+
+def constant(rec: Recording, value: Any) -> Node:
     """A number that is part of the structure: from a gradient rule, or a symbolic extent used as a number."""
-    op = REGISTRY["constant"]
-    tail = rec.tail
-    key = value.expr if type(value) is Dim else repr(value)
-    for node in (tail.next, *(tail.branches or ())):
-        if node is not None and node.op is op:
-            theirs = node.attrs[0]
-            if theirs.__class__ is value.__class__ and (theirs.expr if type(theirs) is Dim else repr(theirs)) == key:
-                break
-    else:
-        node = Node(op, (), (value,), (), number_dtype(value), weak=True)
-        _append(rec, node, True)
-    tail.next = node
-    rec.tail = node
-    return node
+    return advance(rec, constant_of(value), (), True, False, None)
 
 
 def scalar_leaf(
@@ -492,16 +472,7 @@ def scalar_leaf(
         buffer = Buffer(np.array(value, dtype.numpy))
     except OverflowError:
         raise OverflowError(f"{value} does not fit in {dtype.name}") from None
-    attrs = ("scalar",)
-    tail = rec.tail
-    for node in (tail.next, *(tail.branches or ())):
-        if node is not None and node.op is LEAF and node.attrs == attrs and node.dtype is dtype and node.weak is weak:
-            break
-    else:
-        node = Node(LEAF, (), attrs, (), dtype, weak=weak)
-        _append(rec, node, True)
-    tail.next = node
-    rec.tail = node
+    node = advance(rec, scalar_of(dtype, weak), (), True, False, None)
     rec.scalars.append((len(rec.buffers), get))
     rec.leaf_handles.append(None)
     rec.leaf_nodes.append(node)
@@ -523,18 +494,26 @@ def _derive_again(rec: Recording, t: Handle) -> Node:
 def adopt(t: Handle, value: Handle) -> None:
     """Make `t` stand for what `value` stands for, without telling anybody (see ``assign``)."""
     rec = STATE.recording
-    rec.imported.pop(id(t), None)
-    if STATE.adopted is not None:
-        STATE.adopted.append(t)
-    if STATE.capture is not None:
-        STATE.capture.before_write(t)
-    if journal is not None and t._buffer is not None:
-        journal.append((t, t._buffer))
     if value._rec is not rec:  # a realised value: give it a node in this recording
         value = record(REGISTRY["identity"], (value,), ())
-    t._rec, t._node, t._buffer, t._shape = value._rec, value._node, None, None
-    t._history = None
-    rec.handles.append(ref(t))
+    point((t,), (value._node,))
+
+
+def point(handles: Sequence[Handle], nodes: Sequence[Node]) -> None:
+    """Make handles stand for nodes of the recording in progress, without telling anybody."""
+    state = STATE
+    rec, capture = state.recording, state.capture
+    imported, made = rec.imported, rec.handles
+    if state.adopted is not None:
+        state.adopted.extend(handles)
+    for t, node in zip(handles, nodes):
+        imported.pop(id(t), None)
+        if capture is not None:
+            capture.before_write(t)
+        if journal is not None and t._buffer is not None:
+            journal.append((t, t._buffer))
+        t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
+        made.append(ref(t))
 
 
 def assign(t: Handle, value: Handle) -> None:
@@ -580,23 +559,10 @@ def _refuse_leaves(t: Handle) -> None:
 
 def _as_variable(value: Handle) -> Handle:
     """A leaf boundary: gradients stop here (see ``variables``)."""
-    state = STATE
-    rec = state.recording
-    op = REGISTRY["variable"]
+    rec = STATE.recording
     source = value._node if value._rec is rec else rec.imported.get(id(value)) or import_handle(rec, value)
-    inputs = (source,)
-    tail = rec.tail
-    for node in (tail.next, *(tail.branches or ())):
-        if node is not None and node.op is op and node.inputs == inputs:
-            break
-    else:
-        node = Node(op, inputs, (), source.shape, source.dtype, source.device, tracks=True)
-        _append(rec, node, True)
-    tail.next = node
-    rec.tail = node
-    rec.count += 1
     t = tensor_class.__new__(tensor_class)
-    t._rec, t._node = rec, node
+    t._rec, t._node = rec, step(rec, REGISTRY["variable"], (source,), ())
     return t
 
 

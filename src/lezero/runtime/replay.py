@@ -161,28 +161,27 @@ def _learn(
 ) -> Segment | None:
     """The segment from `start` to here, or None if it left something behind that following it would not."""
     final = {id(t): t for t in adopted}
-    if any(t._rec is not rec for t in final.values()):
-        return None
-    for r in rec.handles[made:]:
-        t = r()
-        if t is not None and t._rec is rec and id(t) not in final:
+    for t in final.values():
+        if t._rec is not rec:
             return None
-        del t
+    for r in rec.handles[made:]:
+        h = r()
+        if h is not None and id(h) not in final and h._rec is rec:
+            return None
+        del h
     gets = {position: get for position, get in rec.scalars[scalars:]}
     imports: list[tuple[Node, Any]] = []
-    for k in range(leaves, len(rec.leaf_nodes)):
-        handle = rec.leaf_handles[k]
+    for k, (node, handle) in enumerate(zip(rec.leaf_nodes[leaves:], rec.leaf_handles[leaves:]), leaves):
         if handle is None:
-            value = rec.buffers[k].array[()]
-            imports.append((rec.leaf_nodes[k], gets[k] or partial(_itself, value)))
-        elif not rec.leaf_nodes[k].static:
+            imports.append((node, gets[k] or partial(_itself, rec.buffers[k].array[()])))
+        elif not node.static:
             return None
         else:
-            imports.append((rec.leaf_nodes[k], ref(handle)))
+            imports.append((node, ref(handle)))
     path = between(start, rec.tail)
     if path is None:
         return None
-    node_guards = [g for node in path for g in node.guards]
+    node_guards = [g for node in path if node.guards for g in node.guards]
     ends = [(ref(t), t._node) for t in final.values()]
     return Segment(rec.tail, rec.count - count, places, imports, ends, (*guards, *node_guards), len(rec.bindings))
 

@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from lezero.autograd.walk import reachable
@@ -217,6 +218,11 @@ def _hand_out(rec: Recording, plan: Plan, ending: Ending, handles: list[Handle],
             h._history = FREED if fate is FREED else (past, h._node)
 
 
+def dynamic(node: Node) -> tuple[int, ...]:
+    """The axes of a node whose extents are symbols."""
+    return tuple([i for i, d in enumerate(node.shape) if type(d) is Dim])
+
+
 class Ending:
     """What follows from where a recording ended and which of its values are alive; found again when it repeats.
 
@@ -230,14 +236,17 @@ class Ending:
     __slots__ = ("dynamic", "fates", "goal", "outputs", "positions", "waiting")
 
     def __init__(self, rec: Recording, nodes: list[Node]):
-        freed = set(reachable(rec.freed)) if rec.freed else set()
-        self.outputs = tuple(sorted(dict.fromkeys(nodes), key=lambda n: n.index))
+        self.outputs = tuple(sorted(dict.fromkeys(nodes), key=attrgetter("index")))
         place = {n: k for k, n in enumerate(self.outputs)}
-        self.waiting = tuple(n for n in self.outputs if n.tracks and n not in freed and n not in rec.variables)
+        tracked = [n for n in self.outputs if n.tracks and n not in rec.variables]
+        freed = set(rec.freed)
+        if not freed.issuperset(tracked):  # most often what is left is the loss itself
+            freed.update(reachable(rec.freed))
+        self.waiting = tuple([n for n in tracked if n not in freed])
         self.goal: object = object()
         waiting = set(self.waiting)
         self.positions = [place[n] for n in nodes]
-        self.dynamic = [tuple(i for i, d in enumerate(n.shape) if type(d) is Dim) for n in nodes]
+        self.dynamic = [dynamic(n) if n.found.spec.symbolic else () for n in nodes]
         self.fates = ["past" if n in waiting else FREED if n.tracks else None for n in nodes]
 
 
