@@ -203,7 +203,7 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
             def tiles(r: str) -> None:
                 count = c.min(c.sub(rows, r), height)
                 entry = c.gep(table, c.mul(c.div(r, height), entry_words(tile)), "ptr")
-                operands = f"ptr {entry}, i64 1, ptr {b_panel}, i64 {step}, i64 {k}"
+                operands = f"ptr {entry}, i64 1, ptr {b_panel}, i64 {step}, i64 {k}, i64 {c.mul(row, height)}"
 
                 def direct() -> None:
                     start = c.add(c.add(c.mul(batch, p["sc"]), c.mul(c.add(m0, r), p["ldc"])), col)
