@@ -13,6 +13,7 @@ from lezero.codegen.contraction import (
     ConvSpec,
     Epilogue,
     MatmulSpec,
+    matmul,
     plan_conv_forward,
     plan_conv_input_grad,
     plan_conv_weight_grad,
@@ -76,6 +77,8 @@ SIZES = [
     (1, 100, 64, 100),
     (1, 1, 200, 77),
     (1, 90, 1, 33),
+    (2, 40, 7, 50),
+    (1, 31, 3, 20),
 ]
 
 
@@ -129,6 +132,70 @@ def test_half_floats_accumulate_in_f32(target, dtype, trans):
         plan = plan_matmul(MatmulSpec(dtype, out_dtype, trans, trans), 2, 33, 41, 75, 2, target)
         run(plan, {**stored, "out": out}, target, 2)
         close(out, expected, out_dtype)
+
+
+LONG = [  # batch, m, n, k: reductions long enough to be cut, of sizes that nothing divides
+    (1, 3, 5, 2049),
+    (2, 17, 33, 2345),
+    (1, 30, 70, 5003),
+    (1, 64, 96, 9000),
+]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+@pytest.mark.parametrize("trans", [False, True])
+def test_a_long_reduction_is_cut_the_same_way_for_any_number_of_threads(target, dtype, trans):
+    rng = np.random.default_rng(9)
+    for batch, m, n, k in LONG:
+        a, b = draw(rng, (batch, m, k), dtype), draw(rng, (batch, k, n), dtype)
+        stored_a = np.ascontiguousarray(a.swapaxes(1, 2)) if trans else a
+        stored_b = np.ascontiguousarray(b.swapaxes(1, 2)) if trans else b
+        wide = "f64" if dtype == "f64" else "f32"
+        results = []
+        for threads in (1, 2, 3):
+            out = poison((batch, m, n), wide)
+            plan = plan_matmul(MatmulSpec(dtype, wide, trans, trans), batch, m, n, k, threads, target)
+            assert [launch.source.name for launch in plan.launches] == ["matmul", "matmul.sum"]
+            run(plan, {"a": stored_a, "b": stored_b, "out": out}, target, threads)
+            results.append(out)
+        close(results[0], a.astype(np.float64) @ b.astype(np.float64), wide)
+        for other in results[1:]:
+            np.testing.assert_array_equal(other, results[0])
+
+
+def test_an_epilogue_behind_a_long_reduction(target):
+    rng = np.random.default_rng(10)
+    batch, m, n, k = 2, 21, 35, 3000
+    arrays = {"a": draw(rng, (batch, m, k), "f32"), "b": draw(rng, (k, n), "f32")}
+    scale, out = draw(rng, (m,), "f32"), poison((m, batch, 40), "f32")
+    # Scaled by row, and shifted by batch and column; the result's batch is its middle axis.
+    shift = load(1, "f32", call("add", call("mul", var("batch"), param(0)), var("col")))
+    value = call("add", call("mul", acc("tile", "f32"), load(0, "f32", var("row"))), shift)
+    tail = Epilogue((("out", "f32", value),), (("scale", "f32"), ("shift", "f32")))
+    arrays |= {"scale": scale, "shift": draw(rng, (batch, n), "f32")}
+    plan = plan_matmul(
+        MatmulSpec(epilogue=tail), batch, m, n, k, 2, target,
+        stride_b=0, ldc=batch * 40, stride_c=40, epilogue_params=(n,),
+    )  # fmt: skip
+    assert len(plan.launches) == 2
+    run(plan, {**arrays, "out": out}, target, 2)
+    expected = arrays["a"].astype(np.float64) @ arrays["b"] * scale[:, None] + arrays["shift"][:, None]
+    close(out[:, :, :n].swapaxes(0, 1), expected, "f32")
+    assert np.isnan(out[:, :, n:]).all()
+
+
+def test_a_short_reduction_and_a_result_too_large_for_its_parts_are_not_cut():
+    for m, n, k in ((64, 64, 2047), (512, 512, 512), (2048, 2048, 8192)):
+        assert len(plan_matmul(MatmulSpec(), 1, m, n, k, 2, detect()).launches) == 1
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_every_thread_has_as_many_blocks_as_the_others(threads):
+    for batch, m, n, k in ((1, 2048, 2048, 2048), (1, 6000, 512, 2000), (5, 100, 700, 300), (1, 512, 512, 512)):
+        (launch,) = plan_matmul(MatmulSpec(), batch, m, n, k, threads, detect()).launches
+        p = dict(zip(matmul.PARAMS, launch.params))
+        blocks = batch * p["mblocks"] * p["nblocks"]
+        assert blocks % threads == 0 or blocks >= 4 * threads
 
 
 def test_strides_and_a_repeated_matrix(target):
@@ -209,6 +276,7 @@ CONVS = {  # in, out, kernel, stride, padding (top, left, bottom, right), dilati
     "strided pointwise": (33, 17, (1, 1), (2, 2), (0, 0, 0, 0), (1, 1), 1, 2, 5, 7),
     "dilated": (4, 8, (3, 3), (3, 2), (2, 0, 1, 3), (2, 2), 1, 2, 11, 13),
     "depthwise": (37, 37, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 37, 2, 6, 27),
+    "depthwise, every block size": (40, 40, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 40, 2, 5, 13),
     "strided depthwise": (37, 37, (5, 3), (2, 2), (2, 1, 1, 0), (1, 1), 37, 2, 6, 27),
     "dilated depthwise": (19, 19, (3, 2), (1, 3), (2, 0, 1, 0), (2, 3), 19, 2, 13, 17),
     "wide padding": (16, 16, (3, 3), (2, 2), (4, 5, 3, 4), (1, 1), 1, 1, 4, 5),

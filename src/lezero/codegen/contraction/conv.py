@@ -250,6 +250,7 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
     table = c.gep(zeros, c.round_up(c.mul(p["depth"], tile.itemsize), 64), "i8")
     per_tile = c.mul(p["most"], words)
     channels = c.mul(p["columns"], p["groups"])
+    ahead = c.mul(c.mul(p["pixel"], p["step_x"]), height)
     c.loop(0, p["depth"], lambda i: c.store(to, "0.0", c.gep(zeros, i, to)))
 
     def item(i: str) -> None:
@@ -274,7 +275,7 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
             rows = c.min(c.sub(count, t), height)
             number = c.div(t, height)
             entry, taps = c.gep(table, c.mul(number, per_tile), "ptr"), c.load("i64", c.gep(counts, number, "i64"))
-            operands = f"ptr {entry}, i64 {taps}, ptr {b}, i64 {tile.width}, i64 {p['depth']}"
+            operands = f"ptr {entry}, i64 {taps}, ptr {b}, i64 {tile.width}, i64 {p['depth']}, i64 {ahead}"
 
             def direct() -> None:
                 place = c.add(c.mul(c.load("i64", c.gep(numbers, t, "i64")), channels), channel)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain
+from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.pack import load_as, store_as
 from lezero.codegen.contraction.phases import phases
 from lezero.codegen.contraction.spec import COMPUTE, PRODUCTS_PER_THREAD, ConvSpec, useful_threads
@@ -71,12 +71,12 @@ def plan_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target
     for first_y, count_y, taps_y in phases(h, kh, spec.stride[0], spec.padding[0], spec.dilation[0]):
         for first_x, count_x, taps_x in phases(w, kw, spec.stride[1], spec.padding[1], spec.dilation[1]):
             # Displacements fall with the tap's number; the window counts them upwards from the least.
-            across = sorted(taps_x, key=lambda tap: tap[1])
+            down, across = sorted(taps_y, key=lambda tap: tap[1]), sorted(taps_x, key=lambda tap: tap[1])
             least = across[0][1] if across else 0
             window = Window(len(taps_y), tuple(move - least for _, move in across), 1)
             params = (
                 n, oh, ow, c, h, w, first_y, first_x, *spec.stride, count_y, count_x, 1, least, spec.taps, 0,
-                *(move for _, move in taps_y), *(y * kw + x for y, _ in taps_y for x, _ in across),
+                *(move for _, move in down), *(y * kw + x for y, _ in down for x, _ in across),
             )  # fmt: skip
             made = source(spec.dtype, tail, window, 0)
             launches.append(
@@ -94,14 +94,14 @@ def _tasks(rows: int, products: int, threads: int) -> int:
 def source(dtype: str, tail: Epilogue, window: Window, extra: int) -> KernelSource:
     def scratch(p: tuple[int, ...]) -> int:
         # A row of zeros, the weights, a block of results; all in f64 at most and in whole vectors.
-        return (p[3] + 64) * 8 * (1 + window.rows * len(window.columns)) + BLOCK * 64
+        return (p[3] + 64) * 8 * (1 + window.rows * len(window.columns)) + BLOCKS[0] * 64
 
     key = f"depthwise {dtype} {window} {extra} {tail.key()}"
     return KernelSource("conv.depthwise", key, lambda target: emit(dtype, tail, window, extra, target), scratch=scratch)
 
 
-BLOCK = 8
-"""Results computed side by side: with 3 x 3, each loaded pixel serves up to three of them."""
+BLOCKS = 8, 2
+"""Results computed side by side: with 3 x 3, each loaded pixel serves up to three of them; and what a row leaves over."""
 
 
 def emit(dtype: str, tail: Epilogue, window: Window, extra: int, target: Target) -> str:
@@ -118,7 +118,7 @@ def emit(dtype: str, tail: Epilogue, window: Window, extra: int, target: Target)
 
     padded = c.round_up(p["channels"], lanes)
     results = "%scratch"
-    zeros = c.gep("%scratch", BLOCK * 64, "i8")
+    zeros = c.gep("%scratch", BLOCKS[0] * 64, "i8")
     filters = c.gep(zeros, padded, to)
     c.loop(0, padded, lambda i: c.store(vector, "zeroinitializer", c.gep(zeros, i, to), align=8), step=lanes)
     for t in range(window.rows * len(window.columns)):
@@ -148,27 +148,42 @@ def emit(dtype: str, tail: Epilogue, window: Window, extra: int, target: Target)
             lines.append(c.select(valid, start, zeros, "ptr"))
             strides.append(c.select(valid, p["channels"], 0))
 
+        def number(x: Operand) -> Operand:
+            """The result's pixel."""
+            return c.add(out_row, c.add(p["first_x"], c.mul(x, p["spread_x"])))
+
         def finish(x: Operand, ch: Operand, mask: str | None, totals: list[str]) -> None:
+            if stores_only(tail, to):
+                out = c.gep(epilogue.outputs[0], c.add(c.mul(number(x), p["channels"]), ch), to)
+                for j, total in enumerate(totals):
+                    away = c.mul(c.mul(p["spread_x"], p["channels"]), j)
+                    c.vector_store(to, lanes, total, c.gep(out, away, to), mask)
+                return
             for j, total in enumerate(totals):
                 c.store(vector, total, c.gep(results, j * lanes, to), align=8)
 
             def one(j: Operand) -> None:
-                number = c.add(out_row, c.add(p["first_x"], c.mul(c.add(x, j), p["spread_x"])))
+                pixel = number(c.add(x, j))
                 total = c.load(vector, c.gep(results, c.mul(j, lanes), to), align=8)
-                epilogue.run(total, to, Place(number, ch, 0, c.add(c.mul(number, p["channels"]), ch), mask))
+                epilogue.run(total, to, Place(pixel, ch, 0, c.add(c.mul(pixel, p["channels"]), ch), mask))
 
             c.loop(0, len(totals), one)
 
         def filter_tap(ch: Operand, r: int, k: int) -> str:
             return c.load(vector, c.gep(filters, c.add(c.mul(padded, r * len(window.columns) + k), ch), to), align=8)
 
-        def inner(x: str, ch: Operand, mask: str | None) -> None:
-            totals = ["zeroinitializer"] * BLOCK
+        def inner(x: str, ch: Operand, mask: str | None, block: int) -> None:
+            totals = ["zeroinitializer"] * block
+            if window.rows:
+                # Only the lowest row is new; blocks of it are too short and too far apart for the processor to foresee.
+                following = c.mul(c.add(c.mul(c.add(x, 2 * block), window.step), p["move_x"]), strides[-1])
+                for j in range(block * window.step):
+                    c.prefetch(c.gep(lines[-1], c.add(c.add(following, c.mul(strides[-1], j)), ch), memory))
             for r in range(window.rows):
                 at = c.add(c.mul(c.add(c.mul(x, window.step), p["move_x"]), strides[r]), ch)
                 start, loaded = c.gep(lines[r], at, memory), {}
                 taps = [filter_tap(ch, r, k) for k in range(len(window.columns))]
-                for j in range(BLOCK):
+                for j in range(block):
                     for k, move in enumerate(window.columns):
                         pixel = j * window.step + move
                         if pixel not in loaded:
@@ -193,13 +208,17 @@ def emit(dtype: str, tail: Epilogue, window: Window, extra: int, target: Target)
             c.loop(begin, end, lambda x: c.over_vectors(p["channels"], lanes, lambda ch, mask: edge(x, ch, mask)))
 
         # Pixels outside, channels inside: memory is read in order.
-        blocks_end = c.add(inside_from, c.mul(c.div(c.sub(inside_to, inside_from), BLOCK), BLOCK))
         edges(0, inside_from)
-        c.loop(
-            inside_from, blocks_end, step=BLOCK,
-            body=lambda x: c.over_vectors(p["channels"], lanes, lambda ch, mask: inner(x, ch, mask)),
-        )  # fmt: skip
-        edges(blocks_end, p["count_x"])
+        begin = inside_from
+        for block in BLOCKS:
+            end = c.add(begin, c.mul(c.div(c.sub(inside_to, begin), block), block))
+
+            def one_block(x: str, block: int = block) -> None:
+                c.over_vectors(p["channels"], lanes, lambda ch, mask: inner(x, ch, mask, block))
+
+            c.loop(begin, end, one_block, step=block)
+            begin = end
+        edges(begin, p["count_x"])
 
     total = c.mul(p["images"], p["count_y"])
     c.loop(c.div(c.mul("%task", total), "%tasks"), c.div(c.mul(c.add("%task", 1), total), "%tasks"), row)

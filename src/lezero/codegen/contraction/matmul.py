@@ -2,15 +2,17 @@
 
 A task takes blocks of `mc` rows by `nc` columns.  It copies its rows of A into scratch once (rows an odd number of
 cache lines apart, so that powers of two do not fall into one cache set), then, for every panel of B, copies the panel
-(it stays in L2) and sweeps the rows' tiles over it.  The reduction is not split: a tile's sum never leaves the registers.
+(it stays in L2) and sweeps the rows' tiles over it.  A tile's sum never leaves the registers; where the reduction is so
+long that it is cut (`split`), the parts are products of their own, and a second launch adds them up.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 
-from lezero.codegen.contraction import gemv
+from lezero.codegen.contraction import gemv, split
 from lezero.codegen.contraction.epilogue import Emitter, Place, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
 from lezero.codegen.contraction.pack import copy_panel, copy_row, transpose_panel
@@ -20,7 +22,7 @@ from lezero.codegen.launch import KernelSource, Launch, Plan
 from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
 
-PARAMS = words("batch m n k lda ldb ldc sa sb sc mc nc mblocks nblocks in_place")
+PARAMS = words("batch m n k lda ldb ldc sa sb sc mc nc mblocks nblocks in_place parts depth")
 A_BLOCK_BYTES = 8 << 20
 """How much of A a task packs at a time: more means fewer packings of B; it is read as a stream, from L3 if need be."""
 
@@ -58,38 +60,61 @@ def plan_matmul(
     if min(m, n) == 1 and m * n * k >= gemv.LEAST_PRODUCTS:
         params = (batch, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c, *epilogue_params)
         return Plan([gemv.launch(spec, params, threads)])
-    itemsize = TYPES[COMPUTE[spec.dtype]]
-    tile = choose_tile(target, itemsize, n)
+    compute = COMPUTE[spec.dtype]
+    tile = choose_tile(target, TYPES[compute], n)
+    depth = split.depth(tile, target, batch, m, n, k)
+    if depth == k:
+        launch = product(
+            spec, tile, target, (batch, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c), k, threads,
+            ("a", "b", *spec.tail.names), epilogue_params,
+        )  # fmt: skip
+        return Plan([launch])
+    partial = replace(spec, out_dtype=compute, epilogue=None)
+    sizes = (batch, m, n, k, lda, ldb, n, stride_a, stride_b, m * n)
+    parts = -(-k // depth)
+    launch = product(partial, tile, target, sizes, depth, threads, ("a", "b", "w:parts"), ())
+    total = split.add_parts(spec.tail, tile, (batch, m, n, parts, ldc, stride_c), epilogue_params, threads)
+    return Plan([launch, total], {"w:parts": parts * batch * m * n * tile.itemsize})
+
+
+def product(
+    spec: MatmulSpec, tile: Tile, target: Target, sizes: tuple[int, ...], depth: int, threads: int,
+    operands: tuple[str, ...], epilogue_params: tuple[int, ...],
+) -> Launch:  # fmt: skip
+    """The launch for `sizes` (PARAMS up to "sc"), the reduction in parts of `depth`, each a matrix of the result's batch."""
+    batch, m, n, k, _, ldb = sizes[:6]
     threads = useful_threads(threads, batch * m * n * k, PRODUCTS_PER_THREAD)
-    mc, nc = blocks(tile, target, batch, m, n, k, threads)
+    parts = -(-k // depth) if k else 1
+    mc, nc = blocks(tile, target, batch * parts, m, n, depth, threads)
     mblocks, nblocks = -(-m // mc), -(-n // nc)
-    params = (
-        batch, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c, mc, nc, mblocks, nblocks,
-        reads_in_place(spec, tile, target, mc, k, ldb), *epilogue_params,
-    )  # fmt: skip
-    items = batch * mblocks * nblocks
+    in_place = reads_in_place(spec, tile, target, mc, depth, ldb)
+    params = (*sizes, mc, nc, mblocks, nblocks, in_place, parts, depth, *epilogue_params)
+    items = batch * parts * mblocks * nblocks
     tasks = min(items, 4 * threads) if threads > 1 else 1
-    return Plan([Launch(source(spec, tile), ("a", "b", *spec.tail.names), params, tasks)])
+    return Launch(source(spec, tile), operands, params, tasks)
 
 
 def blocks(tile: Tile, target: Target, batch: int, m: int, n: int, k: int, threads: int) -> tuple[int, int]:
     """Rows and columns of a block: as large as scratch allows, and enough blocks for every thread."""
 
-    def split(extent: int, unit: int, parts: int) -> int:
+    def split_up(extent: int, unit: int, parts: int) -> int:
         units = -(-extent // unit)
         return -(-units // max(1, min(parts, units))) * unit
 
     # With one panel A is read once, so the copy should not leave L2.
     budget = A_BLOCK_BYTES if n > tile.width else target.l2_bytes // 2
-    mc = split(m, tile.height, -(-m * (k + 32) * tile.itemsize // budget))
-    nc = split(n, tile.width, 1)
-    wanted = -(-threads // batch) if threads > 1 else 1
-    if -(-m // mc) < wanted:
+    mc = split_up(m, tile.height, -(-m * (k + 32) * tile.itemsize // budget))
+    nc = split_up(n, tile.width, 1)
+    if threads > 1:
+        have = -(-m // mc)
+        wanted = have
+        while batch * wanted < 4 * threads and batch * wanted % threads:
+            wanted += 1  # the last round should keep everybody busy, too
         # Splitting rows repeats the packing of B, splitting columns that of A.
-        if m >= n or n < tile.width * wanted:
-            mc = min(mc, split(m, tile.height, wanted))
+        if m >= n or have > 1 or n < tile.width * wanted:
+            mc = split_up(m, tile.height, wanted)
         else:
-            nc = split(n, tile.width, -(-wanted // -(-m // mc)))
+            nc = split_up(n, tile.width, wanted)
     return mc, nc
 
 
@@ -109,7 +134,7 @@ def reads_in_place(spec: MatmulSpec, tile: Tile, target: Target, mc: int, k: int
 def source(spec: MatmulSpec, tile: Tile) -> KernelSource:
     key = f"matmul {spec.dtype} {spec.trans_a:d}{spec.trans_b:d} {tile} {spec.tail.key()}"
     return KernelSource(
-        "matmul", key, lambda target: emit(spec, tile, target), scratch=lambda p: layout(tile, p[3], p[10])[-1]
+        "matmul", key, lambda target: emit(spec, tile, target), scratch=lambda p: layout(tile, p[16], p[10])[-1]
     )
 
 
@@ -140,8 +165,8 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
     line = 64 // tile.itemsize
     table = c.gep("%scratch", tile.bytes, "i8")
     panel = c.gep(table, c.round_up(c.mul(c.div(p["mc"], height), entry_words(tile) * 8), 64), "i8")
-    block = c.gep(panel, c.mul(c.round_up(p["k"], tile.lanes), tile.width), to)
-    row = c.mul(c.value(f"or i64 {c.ceil_div(p['k'], line)}, 1"), line)
+    block = c.gep(panel, c.mul(c.round_up(p["depth"], tile.lanes), tile.width), to)
+    row = c.mul(c.value(f"or i64 {c.ceil_div(p['depth'], line)}, 1"), line)
 
     def item(i: str) -> None:
         per_batch = c.mul(p["mblocks"], p["nblocks"])
@@ -149,15 +174,20 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
         m0 = c.mul(c.div(rest, p["nblocks"]), p["mc"])
         n0 = c.mul(c.rem(rest, p["nblocks"]), p["nc"])
         rows = c.min(p["mc"], c.sub(p["m"], m0))
-        pack_a(m0, rows, c.gep(a, c.mul(batch, p["sa"]), memory))
-        b_here = c.gep(b, c.mul(batch, p["sb"]), memory)
+        matrix, part = c.div(batch, p["parts"]), c.rem(batch, p["parts"])
+        k0 = c.mul(part, p["depth"])
+        k = c.min(p["depth"], c.sub(p["k"], k0))
+        a_from = c.add(c.mul(matrix, p["sa"]), c.mul(k0, p["lda"] if spec.trans_a else 1))
+        b_from = c.add(c.mul(matrix, p["sb"]), c.mul(k0, 1 if spec.trans_b else p["ldb"]))
+        pack_a(m0, rows, k, c.gep(a, a_from, memory))
+        b_here = c.gep(b, b_from, memory)
         n1 = c.min(c.add(n0, p["nc"]), p["n"])
 
         def columns(col: str) -> None:
             left = c.sub(p["n"], col)
             if spec.trans_b:
                 start = c.gep(b_here, c.mul(col, p["ldb"]), memory)
-                transpose_panel(c, spec.dtype, to, tile.lanes, tile.width, start, p["ldb"], p["k"], left, panel)
+                transpose_panel(c, spec.dtype, to, tile.lanes, tile.width, start, p["ldb"], k, left, panel)
                 b_panel, step = panel, str(tile.width)
             else:
                 start = c.gep(b_here, col, memory)
@@ -166,14 +196,14 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
                 b_panel, step = c.select(in_place, start, panel, "ptr"), c.select(in_place, p["ldb"], tile.width)
 
                 def copy() -> None:
-                    copy_panel(c, spec.dtype, to, tile.lanes, tile.vectors, start, p["ldb"], p["k"], left, panel)
+                    copy_panel(c, spec.dtype, to, tile.lanes, tile.vectors, start, p["ldb"], k, left, panel)
 
                 c.when(in_place, lambda: None, copy)
 
             def tiles(r: str) -> None:
                 count = c.min(c.sub(rows, r), height)
                 entry = c.gep(table, c.mul(c.div(r, height), entry_words(tile)), "ptr")
-                operands = f"ptr {entry}, i64 1, ptr {b_panel}, i64 {step}, i64 {p['k']}"
+                operands = f"ptr {entry}, i64 1, ptr {b_panel}, i64 {step}, i64 {k}, i64 {c.mul(row, height)}"
 
                 def direct() -> None:
                     start = c.add(c.add(c.mul(batch, p["sc"]), c.mul(c.add(m0, r), p["ldc"])), col)
@@ -194,16 +224,16 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
 
         c.loop(n0, n1, columns, step=tile.width)
 
-    def pack_a(m0: Operand, rows: Operand, a_here: str) -> None:
+    def pack_a(m0: Operand, rows: Operand, k: Operand, a_here: str) -> None:
         if spec.trans_a:
             start = c.gep(a_here, m0, memory)
-            operands = (c, spec.dtype, to, tile.lanes, row, start, p["lda"], rows, p["k"], block)
-            c.when(c.less(0, p["k"]), lambda: transpose_panel(*operands))
+            operands = (c, spec.dtype, to, tile.lanes, row, start, p["lda"], rows, k, block)
+            c.when(c.less(0, k), lambda: transpose_panel(*operands))
         else:
 
             def one(r: str) -> None:
                 start = c.gep(a_here, c.mul(c.add(m0, r), p["lda"]), memory)
-                copy_row(c, spec.dtype, to, tile.lanes, start, p["k"], c.gep(block, c.mul(r, row), to))
+                copy_row(c, spec.dtype, to, tile.lanes, start, k, c.gep(block, c.mul(r, row), to))
 
             c.loop(0, rows, one)
 
@@ -224,7 +254,7 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
 
         c.loop(0, count, one)
 
-    per_task = c.mul(c.mul(p["batch"], p["mblocks"]), p["nblocks"])
+    per_task = c.mul(c.mul(c.mul(p["batch"], p["parts"]), p["mblocks"]), p["nblocks"])
     first = c.div(c.mul("%task", per_task), "%tasks")
     last = c.div(c.mul(c.add("%task", 1), per_task), "%tasks")
     c.loop(first, last, item)

@@ -279,6 +279,11 @@ class Code:
         self.declare("void", name, vector, "ptr", f"<{lanes} x i1>")
         self.emit(f"call void @{name}({vector} {value}, ptr {pointer}, <{lanes} x i1> {mask})")
 
+    def prefetch(self, pointer: str, write: bool = False, level: int = 1) -> None:
+        """Ask for the cache line at `pointer`, to be written, or to be read from L1 or L2; any address will do."""
+        self.declare("void", "llvm.prefetch.p0", "ptr", "i32", "i32", "i32")
+        self.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(write)}, i32 {4 - level}, i32 1)")
+
     def fma(self, type: str, lanes: int, a: str, b: str, c: str) -> str:
         """a * b + c, in one rounding only where the target has the instruction (elsewhere it would be a call)."""
         vector = f"<{lanes} x {type}>" if lanes > 1 else type
