@@ -3,6 +3,8 @@
 Knobs
 -----
 LEZERO_TEST_EXAMPLES : how many inputs each property draws (default 2; 50 for an evening)
+LEZERO_TEST_CAPTURED : 1 runs the operations of test_backend_ops.py as captured functions
+LEZERO_TEST_PART : "k/n" runs every n-th test, from the k-th on
 LEZERO_TEST_CACHE : folder for compiled kernels (default: inside pytest's own cache, so that a second run compiles nothing)
 """
 
@@ -53,10 +55,14 @@ def same_random_numbers_in_every_test() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is slow, unless marks were chosen on the command line."""
-    if config.getoption("-m"):
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    """Leave out what is slow, unless marks were chosen on the command line, and what belongs to other parts."""
+    chosen = items if config.getoption("-m") else [item for item in items if not item.get_closest_marker("slow")]
+    part = os.environ.get("LEZERO_TEST_PART")
+    if part:
+        k, n = map(int, part.split("/"))
+        chosen = chosen[k::n]
+    kept = {id(item) for item in chosen}
+    left_out = [item for item in items if id(item) not in kept]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = chosen

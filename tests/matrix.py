@@ -1,11 +1,13 @@
-"""The test suite on every CPU level, thread count and backend.
+"""The test suite on every CPU level, thread count and backend, recorded and captured.
 
-    python tests/matrix.py              everything: all levels this machine has, 1, 2 and 3 threads, and the NumPy backend
-    python tests/matrix.py --sample     a fixed sample: every level, every thread count, the highest level with each
+    python tests/matrix.py              everything: all levels this machine has, 1, 2 and 3 threads, recorded and captured,
+                                        and the NumPy backend
+    python tests/matrix.py --sample     a fixed pairwise sample: each level with each thread count, and both ways with each of them
     python tests/matrix.py --list       what would be run
     python tests/matrix.py -- -k softmax    further arguments go to pytest
 
-Each setting is a pytest run of its own, since the level and the number of threads are read once by a process.
+Each setting is a pytest run of its own, since the level and the number of threads are read once by a process.  The plain
+`pytest` runs the sample too, with its tests dealt out among the settings (``test_matrix.py``).
 """
 
 from __future__ import annotations
@@ -36,24 +38,30 @@ def levels() -> list[str]:
 
 def settings(sample: bool) -> list[dict[str, str]]:
     """Environment variables of each run."""
-    names = levels()
-    if sample:
-        # every level once and every thread count at least once, the highest level with every thread count
-        pairs = [(level, THREADS[k % len(THREADS)]) for k, level in enumerate(names[:-1])]
-        pairs += [(names[-1], threads) for threads in THREADS]
-    else:
-        pairs = [(level, threads) for level in names for threads in THREADS]
-    runs = [{"LEZERO_CPU": level, "LEZERO_NUM_THREADS": str(threads)} for level, threads in pairs]
+    runs = []
+    for row, level in enumerate(levels()):
+        for column, threads in enumerate(THREADS):
+            for captured in (0, 1):
+                if not sample or captured == (row + column) % 2:
+                    setting = {
+                        "LEZERO_CPU": level,
+                        "LEZERO_NUM_THREADS": str(threads),
+                        "LEZERO_TEST_CAPTURED": str(captured),
+                    }
+                    runs.append(setting)
     return [*runs, {"LEZERO_BACKEND": "numpy"}]
+
+
+def files() -> list[str]:
+    return [str(HERE / name) for name in SUITE]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sample", action="store_true", help="a fixed sample of the settings")
+    parser.add_argument("--sample", action="store_true", help="a fixed pairwise sample of the settings")
     parser.add_argument("--list", action="store_true", help="print the settings and stop")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     options = parser.parse_args()
-    files = [str(HERE / name) for name in SUITE if (HERE / name).exists()]
     failed = []
     for setting in settings(options.sample):
         words = " ".join(f"{k}={v}" for k, v in setting.items())
@@ -61,7 +69,7 @@ def main() -> int:
             print(words)
             continue
         start = time.perf_counter()
-        command = [sys.executable, "-m", "pytest", "-q", *files, *options.pytest]
+        command = [sys.executable, "-m", "pytest", "-q", *files(), *options.pytest]
         code = subprocess.run(command, cwd=HERE.parent, env={**os.environ, **setting}, check=False).returncode
         good = code in (0, 5)  # 5: nothing was selected
         print(f"{'passed' if good else 'FAILED'}  {words}  {time.perf_counter() - start:.0f} s", flush=True)

@@ -1,7 +1,7 @@
 """Every operation on the backend in use against the NumPy references: values and gradients.
 
 Inputs come in many shapes and dtypes, as they are and seen through permutations and slices.  ``LEZERO_TEST_EXAMPLES=50`` draws
-more of them.
+more of them; with ``LEZERO_TEST_CAPTURED=1`` operations run as captured functions (``lz.jit``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lezero as lz
-from backend_parity import close, held, oracle, oracle_gradients
+from backend_parity import called, close, held, oracle, oracle_gradients
 from lezero.graph.dtype import as_dtype
 from lezero.ops.base import REGISTRY
 from op_cases import CASES
@@ -38,7 +38,7 @@ def takes(case, arrays, attrs):
 
 def run(case, arrays, attrs, data):
     tensors = [data.draw(held(a)) for a in arrays]
-    return case(*tensors, **attrs).numpy()
+    return called(lambda *x: case(*x, **attrs), *tensors).numpy()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -88,8 +88,14 @@ def test_gradients(name, data):
     if not expected:
         return
     tensors = [lz.tensor(a, requires_grad=k in wanted) for k, a in enumerate(arrays)]
-    y = function(*tensors)
-    y.backward(lz.tensor(seed))
+    start = lz.tensor(seed)
+
+    def forward_and_backward(*x):
+        y = function(*x)
+        y.backward(start)
+        return y
+
+    y = called(forward_and_backward, *tensors)
     for k, g in expected.items():
         close(tensors[k].grad.numpy(), g, ulps=256, terms=max(a.size for a in arrays))
     close(y.numpy(), value, terms=max(a.size for a in arrays))

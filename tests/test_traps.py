@@ -1242,3 +1242,14 @@ def test_gradients_through_a_chain_that_ran_in_pieces(monkeypatch):
         y = y * 1.0001 + 0.5
     y.sum().backward()
     equal(x.grad, np.full(4, 1.0001**300), rtol=1e-9)
+
+
+def test_gradients_do_not_share_a_tensor_with_the_seed_or_each_other():
+    x, y = lz.tensor([1.0, 2.0], requires_grad=True), lz.tensor([3.0, 4.0], requires_grad=True)
+    seed = lz.tensor([1.0, 1.0])
+    (x + y).backward(seed)
+    with lz.no_grad():
+        x.grad.mul_(5.0)
+    assert x.grad.tolist() == [5.0, 5.0]
+    assert y.grad.tolist() == [1.0, 1.0]
+    assert seed.tolist() == [1.0, 1.0]
