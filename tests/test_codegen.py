@@ -593,3 +593,24 @@ def test_key_ignores_names_and_nothing_else(level):
     for _ in range(20_000):
         deep = add(deep, deep)
     assert printer.show(deep).count("t19998") == 3
+
+
+def test_every_other_element_of_short_rows_and_lanes_folded_behind_the_last_row(level):
+    """Pairs added (tails load two masked vectors), halves repeated, and a sum over the nest of rows, once for all of them."""
+    at = add(mul(r, param(1)), c)
+    pair = add(load(0, "f32", mul(at, const(2))), load(0, "f32", add(mul(at, const(2)), const(1))))
+    half = load(1, "f32", call("floordiv", c, const(2)))
+    value = add(mul(pair, half), cast(call("mod", c, const(2)), "f32"))
+    kernel = Kernel("pairs", (Buffer("f32"), Buffer("f32"), Buffer("f32", "w"), Buffer("f32", "w")), 2, [
+        Acc("s", "f32", const(0, "f32")),
+        Loop("r", param(0), [
+            Loop("c", param(1), [Reduce("s", "sum", value), Store(2, at, value)], vector=True),
+        ]),
+        Store(3, const(0), ir.acc("s", "f32")),
+    ])  # fmt: skip
+    rng = np.random.default_rng(11)
+    for rows, columns in ((1, 1), (3, 5), (4, 14), (2, 28), (2, 67), (0, 5)):
+        n = rows * columns
+        halves = draw(rng, "f32", (columns + 1) // 2)
+        arrays = [draw(rng, "f32", 2 * n), halves, np.zeros(n, "f4"), np.zeros(1, "f4")]
+        check(level, kernel, arrays, [rows, columns], rtol=1e-4, atol=1e-4)

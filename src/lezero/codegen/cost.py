@@ -30,6 +30,13 @@ def statements(body: list[ir.Stmt]) -> Iterator[ir.Stmt]:
             yield from statements(s.body)
 
 
+def innermost(loop: ir.Loop) -> ir.Loop | None:
+    """The vector loop that `loop` is or directly consists of, through loops that contain nothing else."""
+    while not loop.vector and len(loop.body) == 1 and isinstance(loop.body[0], ir.Loop):
+        loop = loop.body[0]
+    return loop if loop.vector else None
+
+
 def effects(body: list[ir.Stmt]) -> frozenset:
     """The buffers and "@accumulators" that `body` writes."""
     found: set = set()

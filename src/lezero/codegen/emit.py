@@ -7,6 +7,7 @@ hoisted and what is shared are all decided here, so the same kernel gives the sa
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from lezero.codegen import arithmetic, cost, reductions
 from lezero.codegen.expressions import Scope, Slot, V
@@ -85,6 +86,8 @@ def _function(name: str, kernel: ir.Kernel, body: list[ir.Stmt], b: Builder) -> 
 class Emitter(Memory):
     """Writes statements; see :class:`~lezero.codegen.expressions.Expressions` for the machinery of values."""
 
+    partial: Any = None  # lanes and outer accumulators of the nest of loops being written, if it reduces
+
     def function(self, body: list[ir.Stmt]) -> None:
         b = self.b
         self.scopes[0].body.label = "entry"
@@ -121,10 +124,16 @@ class Emitter(Memory):
     def loop(self, loop: ir.Loop) -> None:
         effects = cost.effects(loop.body)
         self.forget(effects)
+        # Lanes are folded once for a whole nest of loops: folding them for every short row takes longer than the row.
+        vector = cost.innermost(loop) if self.partial is None else None
+        if vector is not None:
+            self._begin_partial(vector)
         if loop.unroll and not loop.vector and not loop.task and loop.extent.op == "const":
             self._unrolled(loop, effects)
         else:
             self._rolled(loop, effects)
+        if vector is not None:
+            self._end_partial(vector)
         self.forget(effects)
 
     def _rolled(self, loop: ir.Loop, effects: frozenset) -> None:
@@ -210,7 +219,6 @@ class Emitter(Memory):
         self.go(self.top - 1)
         group = plan.lanes * plan.unroll
         middle = start if plan.single else start + ((end - start) & -group)
-        outer = self._begin_partial(loop)
 
         code: list[str] = []
         if not plan.single:
@@ -224,7 +232,8 @@ class Emitter(Memory):
         self.vars[loop.var] = V(self.top, index, 1, index=True)
         self.u = 1
         self.go(self.top)
-        self.mask = [self._tail_mask(end - index)]
+        self.remaining = end - index
+        self.mask = [self.tail_mask(self.remaining, plan.lanes)]
         self.statements(loop.body)
         rest = f"{stem}.rest"
         code += self._counted(scope.body, index, rest, middle, end, plan.lanes, f"{stem}.done", "!0")
@@ -236,19 +245,12 @@ class Emitter(Memory):
             b.line(f"br i1 {(start < middle).name}, label %{stem}.body, label %{rest}")
         b.at = Region(rest)
         b.line(f"br i1 {(middle < end).name}, label %{scope.body.start}, label %{stem}.done")
-        rest_lines, b.at = b.at.lines, Region(f"{stem}.done")
-        self._end_partial(loop, outer)
+        rest_lines = b.at.lines
         self.vector_level, self.n, self.u, self.mask = None, 1, 1, None
         return [
             f"{scope.pre.start}:", *scope.pre.lines, *code, f"{rest}:", *rest_lines,
-            f"{stem}.done:", *b.at.lines, f"br label %{stem}.exit",
+            f"{stem}.done:", f"br label %{stem}.exit",
         ]  # fmt: skip
-
-    def _tail_mask(self, remaining: X) -> X:
-        """Which lanes exist when `remaining` iterations are left; small integers compare many lanes at once."""
-        kind = {32: "i16", 64: "i8"}.get(self.n, "i32")
-        count = (remaining < self.n).where(remaining, self.n).convert("trunc", kind)
-        return self.b.iota(kind, self.n) < self.b.splat(count, self.n)
 
     # -- accumulators ---------------------------------------------------------------------------------------
 
@@ -298,9 +300,10 @@ class Emitter(Memory):
             self.put(index_place, index)
         self.forget(("@" + s.acc, f"@{s.index_acc}"))
 
-    def _begin_partial(self, loop: ir.Loop) -> dict[str, Slot]:
+    def _begin_partial(self, loop: ir.Loop) -> None:
         """Give every accumulator the vector loop reduces into one slot of lanes per part."""
-        outer: dict[str, Slot] = {}
+        plan, outer = cost.plan(loop, self.b.target), {}
+        self.go(self.top)
         for name, s in cost.reductions(loop.body).items():
             neutral = {name: reductions.neutral(s.kind, self.accs[name].type)}
             if s.index_acc:
@@ -308,25 +311,27 @@ class Emitter(Memory):
             for each, value in neutral.items():
                 outer[each] = self.accs[each]
                 type = outer[each].type
-                slots = [self.allocate(type, self.n) for _ in range(self.u)]
+                slots = [self.allocate(type, plan.lanes) for _ in range(plan.unroll)]
                 self.accs[each] = Slot(type, self.top, slots, lanes=True, partial=True)
                 for slot in slots:
-                    self.put(slot, arithmetic.constant(self.b, value, type, self.n))
-        return outer
+                    self.put(slot, arithmetic.constant(self.b, value, type, plan.lanes))
+        self.partial = plan.lanes, outer
 
-    def _end_partial(self, loop: ir.Loop, outer: dict[str, Slot]) -> None:
+    def _end_partial(self, loop: ir.Loop) -> None:
         """Fold the lanes, and the result into the accumulator outside."""
-        b = self.b
+        b, (lanes, outer) = self.b, self.partial
+        self.partial = None
+        self.go(self.top)
         for name, s in cost.reductions(loop.body).items():
             type = outer[name].type
             place = outer[name].slots[0]
-            parts = [self.get(slot, type, self.n) for slot in self.accs[name].slots]
+            parts = [self.get(slot, type, lanes) for slot in self.accs[name].slots]
             if s.index_acc is None:
                 total = reductions.fold(b, s.kind, type, parts)
                 self.put(place, reductions.step(b, s.kind, type, total, self.get(place, type, 1)))
                 continue
             index_place = outer[s.index_acc].slots[0]
-            indices = [self.get(slot, "i64", self.n) for slot in self.accs[s.index_acc].slots]
+            indices = [self.get(slot, "i64", lanes) for slot in self.accs[s.index_acc].slots]
             total = reductions.fold_with_index(b, s.kind, type, parts, indices)
             best = self.get(place, type, 1), self.get(index_place, "i64", 1)
             value, index = reductions.step_with_index(b, s.kind, type, total, best, True)

@@ -80,6 +80,7 @@ class Expressions:
         self.entry = Region()
         self.n = self.u = 1
         self.mask: list[Any] | None = None  # which lanes exist, in the masked tail of a vector loop
+        self.remaining: Any = None  # how many iterations are left there
         self.vector_level: int | None = None
 
     # -- places ---------------------------------------------------------------------------------------------
@@ -210,14 +211,23 @@ class Expressions:
                     return a.repeat[0] + other.base, a.repeat[1]
         return None
 
-    def _repeated(self, values: tuple[ir.Value, ...], dividend: V, level: int) -> tuple[X, int] | None:
-        """The vector variable divided by a small constant: vectors begin at multiples of their length, so whole runs of lanes
-        share a quotient."""
+    def _block(self, values: tuple[ir.Value, ...], dividend: V) -> int:
+        """The divisor if it divides the lanes into blocks: the vector variable by a small constant.  Vectors begin at multiples
+        of their length, so whole runs of lanes share a quotient and every vector has the same remainders."""
         count = values[1].attr if values[1].op == "const" else 1
-        if values[0].op != "var" or dividend.stride != 1 or count < 2 or self.n % count:
-            return None
+        return count if values[0].op == "var" and dividend.stride == 1 and count > 1 and self.n % count == 0 else 0
+
+    def _in_blocks(self, op: str, dividend: V, count: int, level: int) -> V:
+        b, n = self.b, self.n
+        numbers = range(n * self.u)
+        rows = [numbers[p * n : (p + 1) * n] for p in range(self.u)]
+        if op == "mod":
+            return V(level, parts=[b.vector("i64", [k % count for k in row]) for row in rows], index=True)
         self.go(level)
-        return dividend.base.op("sdiv", count), count
+        first = dividend.base.op("sdiv", count)
+        base = b.splat(first, n)
+        parts = [base + b.vector("i64", [k // count for k in row]) for row in rows]
+        return V(level, parts=parts, index=True, repeat=(first, count) if count < n else None)
 
     def lanes(self, v: V) -> list:
         """The vectors of a value, one per part."""
@@ -253,10 +263,13 @@ class Expressions:
         if all(a.uniform for a in args):
             return None
         op, level = value.op, max(a.level for a in args)
-        if op in ("floordiv", "mod") and args[1].uniform and args[1].index and self.b.rounds_inline:
-            quotient, remainder = self._divide(value.args, args, level)
-            repeat = self._repeated(value.args, args[0], level) if op == "floordiv" else None
-            return V(level, parts=quotient if op == "floordiv" else remainder, index=True, repeat=repeat)
+        if op in ("floordiv", "mod"):
+            count = self._block(value.args, args[0])
+            if count:
+                return self._in_blocks(op, args[0], count, level)
+            if args[1].uniform and args[1].index and self.b.rounds_inline:
+                quotient, remainder = self._divide(value.args, args, level)
+                return V(level, parts=quotient if op == "floordiv" else remainder, index=True)
         if any(a.parts is not None for a in args):
             return None
         if op == "neg":

@@ -97,8 +97,8 @@ class Memory(Expressions):
         if index.parts is not None:
             return self._scattered(self._pointer(buffer, type, index.parts[p]), kind, mask, value)
         pointer = self._pointer(buffer, type, index.base)
-        if index.stride == 2 and value is None and mask is None:
-            return self._every_other(pointer, kind, p)
+        if index.stride == 2 and value is None and (mask is None or self.is_tail(mask, p)):
+            return self._every_other(pointer, kind, p, mask)
         if index.stride not in (1, -1):
             return self._scattered(self._strided(pointer, index, kind, p), kind, mask, value)
         shift = p * n if index.stride == 1 else -(p * n + n - 1)
@@ -116,15 +116,31 @@ class Memory(Expressions):
                 b.declarations[name] = f"declare void @{name}({value.spelled}, ptr, {mask.spelled})"
                 b.line(f"call void @{name}({value.typed}, ptr align {size} {pointer.name}, {mask.typed})")
             return value
-        spelled = vector(kind, n)
-        if mask is None:
-            x = b.ins(f"load {spelled}, {pointer.typed}, align {size}", kind, n)
-        else:
-            name = f"llvm.masked.load.{suffix(kind, n)}.p0"
-            b.declarations[name] = f"declare {spelled} @{name}(ptr, {mask.spelled}, {spelled})"
-            text = f"call {spelled} @{name}(ptr align {size} {pointer.name}, {mask.typed}, {spelled} zeroinitializer)"
-            x = b.ins(text, kind, n)
+        x = self._contiguous(pointer, kind, n, mask)
         return b.shuffle(x, None, backwards) if index.stride == -1 else x
+
+    def _contiguous(self, pointer: X, kind: str, n: int, mask: X | None) -> X:
+        """`n` elements from `pointer` on; zeros where the mask is false."""
+        b, spelled, size = self.b, vector(kind, n), BITS[kind] // 8
+        if mask is None:
+            return b.ins(f"load {spelled}, {pointer.typed}, align {size}", kind, n)
+        name = f"llvm.masked.load.{suffix(kind, n)}.p0"
+        b.declarations[name] = f"declare {spelled} @{name}(ptr, {mask.spelled}, {spelled})"
+        text = f"call {spelled} @{name}(ptr align {size} {pointer.name}, {mask.typed}, {spelled} zeroinitializer)"
+        return b.ins(text, kind, n)
+
+    def tail_mask(self, remaining: X, n: int, step: int = 1) -> X:
+        """Which of `n` lanes exist, each of `step` iterations, when `remaining` are left.
+
+        Small integers compare many lanes at once.  Other masks are not made of this one: moving lanes of masks is slow.
+        """
+        kind = {32: "i16", 64: "i8"}.get(n, "i32")
+        count = (remaining < n * step).where(remaining, n * step).convert("trunc", kind)
+        return self.b.iota(kind, n, 0, step) < self.b.splat(count, n)
+
+    def is_tail(self, mask: X, p: int) -> bool:
+        """Whether a mask only says which iterations are left."""
+        return self.mask is not None and mask is self.mask[p]
 
     def _repeated_lanes(self, buffer: int, type: str, repeat: tuple[X, int], p: int, mask: X | None) -> X:
         """Each of fewer elements in several lanes: a shorter contiguous load, and a shuffle."""
@@ -135,24 +151,25 @@ class Memory(Expressions):
         pointer = self._pointer(buffer, type, first)
         if p:
             pointer = b.ins(f"getelementptr i8, {pointer.typed}, i64 {p * few * size}", "ptr", 1)
-        spelled = vector(kind, few)
-        if mask is None:
-            x = b.ins(f"load {spelled}, {pointer.typed}, align {size}", kind, few)
-        else:
+        wanted = mask
+        if mask is not None and self.is_tail(mask, p):
+            wanted = self.tail_mask(self.remaining, few, count)
+        elif mask is not None:
             wanted = b.shuffle(mask, None, range(0, n, count))
-            name = f"llvm.masked.load.{suffix(kind, few)}.p0"
-            b.declarations[name] = f"declare {spelled} @{name}(ptr, {wanted.spelled}, {spelled})"
-            text = f"call {spelled} @{name}(ptr align {size} {pointer.name}, {wanted.typed}, {spelled} zeroinitializer)"
-            x = b.ins(text, kind, few)
+        x = self._contiguous(pointer, kind, few, wanted)
         return b.shuffle(x, None, [k // count for k in range(n)])
 
-    def _every_other(self, pointer: X, kind: str, p: int) -> X:
-        """Elements two apart: two whole vectors, of which the second ends at the last element wanted, and a shuffle."""
+    def _every_other(self, pointer: X, kind: str, p: int, mask: X | None) -> X:
+        """Elements two apart: two whole vectors, of which the second ends at the last element wanted, and a shuffle.
+
+        In the tail (`mask`) both stop at the last element that exists.
+        """
         b, n, size = self.b, self.n, BITS[kind] // 8
         halves = []
         for first in (0, n - 1):
             at = b.ins(f"getelementptr i8, {pointer.typed}, i64 {(2 * p * n + first) * size}", "ptr", 1)
-            halves.append(b.ins(f"load {vector(kind, n)}, {at.typed}, align {size}", kind, n))
+            wanted = self.tail_mask(self.remaining * 2 - (first + 1), n) if mask is not None else None
+            halves.append(self._contiguous(at, kind, n, wanted))
         lanes = [2 * k if 2 * k < n else n + 2 * k - (n - 1) for k in range(n)]
         return b.shuffle(halves[0], halves[1], lanes)
 

@@ -50,11 +50,9 @@ def step(b: Builder, kind: str, type: str, new: Any, old: Any) -> Any:
 
 def better(kind: str, type: str, new: X, old: X) -> X:
     """Whether `new` replaces `old` in an argmax or argmin that has seen `old` first."""
-    op = "gt" if kind == "argmax" else "lt"
-    wins = arithmetic.compare(op, type, new, old)
-    if not new.floating:
-        return wins
-    return wins | (new.isnan() & ~old.isnan())
+    if new.floating:  # greater or NaN, and not after a NaN
+        return new.compare("ugt" if kind == "argmax" else "ult", old) & old.compare("ord", old)
+    return arithmetic.compare("gt" if kind == "argmax" else "lt", type, new, old)
 
 
 def step_with_index(b: Builder, kind: str, type: str, new: tuple[X, X], old: tuple[X, X], ordered: bool) -> tuple[X, X]:

@@ -234,8 +234,12 @@ class Builder:
 
     def iota(self, type: str, n: int, start: int = 0, step: int = 1) -> X:
         """start, start + step, ... in the lanes."""
-        lanes = ", ".join(f"{type} {start + step * i}" for i in range(n))
-        return X(self, f"<{lanes}>" if n > 1 else str(start), type, n)
+        return self.vector(type, range(start, start + step * n, step)) if step else self.const(start, type, n)
+
+    def vector(self, type: str, numbers: Sequence[int]) -> X:
+        """Given integers in the lanes."""
+        lanes = ", ".join(f"{type} {k}" for k in numbers)
+        return X(self, f"<{lanes}>" if len(numbers) > 1 else str(numbers[0]), type, len(numbers))
 
     def shuffle(self, a: X, b: X | None, lanes: Sequence[int]) -> X:
         other = b.name if b is not None else "poison"

@@ -271,7 +271,7 @@ class max_pool_grad(Composite):
         if _tiles(dy, extents, **windows):
             here: Any = 0
             for axis, (n, k) in enumerate(zip(extents, kernel)):
-                position = arange(start=0, stop=n, step=1, dtype=int64, like=dy) % k
+                position = cast(arange(start=0, stop=n, step=1, dtype=int64, like=dy) % k, dtype=index.dtype)
                 here = here * k + along(position, axis, len(kernel))
             blocks = {"extents": extents, "kernel": kernel}
             return where(repeat_blocks(index, **blocks) == here, repeat_blocks(dy, **blocks), 0)

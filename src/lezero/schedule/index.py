@@ -364,7 +364,9 @@ class Emit:
         for _, (a, c) in sorted(e.terms.items(), key=lambda t: repr(t[0])):
             v = self.atom(a)
             if not same(c, 1):
-                v = ir.call("mul", v, self.params.value(c))
+                # Every other element is loaded as whole vectors, which takes a stride that is part of the code.
+                two = not isinstance(c, Dim) and c == 2
+                v = ir.call("mul", v, ir.const(2) if two else self.params.value(c))
             total = v if total is None else ir.call("add", total, v)
         if total is None:
             return self.params.value(e.constant)

@@ -22,6 +22,8 @@ from lezero.schedule.layout import linear
 
 GRAIN = 16_384
 """Elements a task should have at least; smaller kernels run on one thread."""
+WRITTEN_OUT = 9
+"""Iterations up to which short reductions have no loop: windows of 2 x 2 and 3 x 3."""
 COSTLY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf "
     "erfc sigmoid pow lgamma digamma atan2".split()
@@ -497,6 +499,15 @@ class Lowering:
             body = [ir.Loop(s.var.name, self.params.value(s.var.extent), body, vector=vector and i == 0)]
         return body
 
+    def _short_nest(self, segments: list[_Segment], body: list[ir.Stmt]) -> list[ir.Stmt]:
+        """Loops over segments, written out if that is a window of pooling or the like."""
+        extents = [s.var.extent for s in segments]
+        if any(type(d) is Dim for d in extents) or prod(extents) > WRITTEN_OUT:
+            return self._nest(segments, body, vector=False)
+        for s in reversed(segments):
+            body = [ir.Loop(s.var.name, ir.const(int(s.var.extent)), body, unroll=True)]
+        return body
+
     def _row(self, segments: list[_Segment]) -> Lowered:
         """One row after the other, vectors along the reduced dimensions."""
         group = self.group
@@ -593,7 +604,7 @@ class Lowering:
             if not stores and not reduces:
                 continue
             body += self._accs(reduces)
-            body += self._nest(reduced, self._reduces(reduces) + self._stores(stores), vector=False)
+            body += self._short_nest(reduced, self._reduces(reduces) + self._stores(stores))
         body += self._stores([n for n in self.stored if n in group.row])
         if not outer:
             return self._with_outer(inner.var.name, inner.var.extent, body, work, inner=body, vector=True)
