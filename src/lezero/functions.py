@@ -12,6 +12,7 @@ from lezero import tensor as _t
 from lezero.ops.base import REGISTRY as _OPS
 from lezero.runtime.recorder import record as _record
 from lezero.tensor import Tensor
+from lezero.tensor.writing import in_place as _write_in_place
 
 _METHODS = """
 abs neg sign exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan asin acos atan sinh
@@ -86,26 +87,18 @@ _ALIASES = {
 }  # fmt: skip
 
 
-def _in_place(method: Callable) -> Callable:
-    def write(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return self._set(method(self, *args, **kwargs))
-
-    write.__doc__ = "The same, in place."
-    return write
-
-
 _MODULES = (_composed, _rearranged)
 
 
 def _install() -> None:
     for module in _MODULES:
         for name in module.METHODS.split():
-            if name not in vars(Tensor):
+            if not hasattr(Tensor, name):
                 setattr(Tensor, name, getattr(module, name))
         for name in module.IN_PLACE.split():
-            setattr(Tensor, name + "_", _in_place(getattr(Tensor, name)))
+            setattr(Tensor, name + "_", _write_in_place(getattr(Tensor, name)))
     for name in ("cumprod", "cumsum", "scatter", "scatter_add", "tril", "triu"):
-        setattr(Tensor, name + "_", _in_place(getattr(Tensor, name)))
+        setattr(Tensor, name + "_", _write_in_place(getattr(Tensor, name)))
     for alias, name in _ALIASES.items():
         setattr(Tensor, alias, getattr(Tensor, name))
         if hasattr(Tensor, name + "_"):

@@ -184,7 +184,7 @@ def _sliced(x: Any, attrs: tuple[tuple, tuple, tuple]) -> Any:
         )  # no extent of this recording
         array = buffer.array[tuple(map(slice, *known))]
         if array.nbytes <= MAX_COPIED_BYTES:
-            from lezero.tensor import _from_array
+            from lezero.tensor.creation import _from_array
 
             view = _from_array(np.array(array, order="C"))
             note_view(view, x, OPS["slice"], known)
@@ -263,7 +263,7 @@ def _arrangement(ndim: int, chosen: dict[int, Any]) -> tuple[Any, Any]:
 
 def _fitting(value: Any, x: Any, ndim: int) -> Any:
     """A value to be written: a number as a run-time input of x's dtype, a tensor without leading extents of 1 too many."""
-    from lezero.tensor import _number
+    from lezero.tensor.creation import _number
 
     if not isinstance(value, Handle):
         if not isinstance(value, (bool, int, float, complex, np.generic)):
