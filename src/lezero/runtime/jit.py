@@ -240,7 +240,7 @@ def _realize(t: Handle) -> None:
     if t._buffer is None and t._rec is None:
         recorder.import_handle(STATE.recording, t)
     if t._rec is not None:
-        run_recording(t._rec)
+        run_recording(t._rec, t)
 
 
 def _parameters(rec: Recording) -> list[Handle]:

@@ -25,9 +25,9 @@ class Values(Core):
             if self._rec is None:
                 import_handle(STATE.recording, self)
             if self._rec is STATE.recording:
-                run_now()
+                run_now(self)
             else:
-                run_recording(self._rec)  # type: ignore[arg-type]
+                run_recording(self._rec, self)  # type: ignore[arg-type]
         assert self._buffer is not None
         return self._buffer
 
