@@ -117,3 +117,47 @@ def test_a_slice_that_has_a_value_is_still_a_view():
     assert x.tolist() == [0, 7, 3, 3, 0, 0] and part.tolist() == [7, 3, 3]
     x[::2] = 9
     assert part.tolist() == [7, 9, 3] and inner.tolist() == [9, 3]
+
+
+PARTS = {
+    "slice": lambda x, i: x[i : i + 10],
+    "narrow": lambda x, i: x.narrow(0, i, 10),
+    "select": lambda x, i: x.select(0, i),
+    "int": lambda x, i: x[i],
+    "ints": lambda x, i: x[i, i % 4],
+    "column": lambda x, i: x[:, i % 4],
+    "split": lambda x, i: x.split(10)[i // 10],
+    "chunk": lambda x, i: x.chunk(10)[i // 10],
+    "tensor_split": lambda x, i: x.tensor_split(10)[i // 10],
+    "unbind": lambda x, i: x.unbind(0)[i],
+    "iteration": lambda x, i: list(x)[i],
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_data_are_planned_and_compiled_once_wherever_they_begin(name):
+    array = np.arange(400.0).reshape(100, 4) + len(name)
+    data, take = lz.tensor(array), PARTS[name]
+    for i in range(0, 100, 10):
+        assert (take(data, i) * 2).sum().item() == pytest.approx(2 * np.sum(take_array(name, array, i)))
+        stats = lz.runtime.stats()
+        counts = stats["plans_built"], stats["kernels_compiled"] + stats["kernels_from_disk"]
+        if i == 10:
+            planned = counts
+    assert counts == planned
+
+
+def take_array(name, array, i):
+    if name in ("slice", "narrow", "split", "chunk", "tensor_split"):
+        return array[i : i + 10]
+    return array[:, i % 4] if name == "column" else array[i, i % 4] if name == "ints" else array[i]
+
+
+def test_elements_taken_at_once_are_views():
+    x = lz.tensor(np.arange(6.0).reshape(2, 3))
+    row, (first, second), corner = x[1], x.unbind(0), x[0, 2]
+    row.fill_(7)
+    corner.zero_()
+    assert x.tolist() == [[0, 1, 0], [7, 7, 7]] and first.tolist() == [0, 1, 0] and second.tolist() == [7, 7, 7]
+    first[1] = 9
+    assert x.tolist() == [[0, 9, 0], [7, 7, 7]] and corner.item() == 0

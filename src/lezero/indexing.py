@@ -154,7 +154,8 @@ def _basic(x: Any, entries: list[Any]) -> tuple[Any, dict[int, Any]]:
         view = _sliced(x, (tuple(starts), tuple(stops), tuple(steps)))
     if kept != list(range(len(shape))):
         sliced = view.shape
-        view = view.reshape(tuple(1 if d is None else sliced[d] for d in kept))
+        shape = tuple(1 if d is None else sliced[d] for d in kept)
+        view = view.reshape(shape) if view is x or view._buffer is None else _reshaped_at_once(view, shape)
     for axis in empty:
         view = view.narrow(axis, 0, 0)
     return view, chosen
@@ -190,6 +191,17 @@ def _sliced(x: Any, attrs: tuple[tuple, tuple, tuple]) -> Any:
             note_view(view, x, OPS["slice"], known)
             return view
     return x._as_view(OPS["slice"], attrs)
+
+
+def _reshaped_at_once(view: Any, shape: tuple[int, ...]) -> Any:
+    """A slice that was taken at once, in another shape: recording that would make each of ``x.unbind()`` a plan of its own."""
+    from lezero.tensor.creation import _from_array
+
+    shape = tuple(map(int, shape))
+    made = _from_array(view._buffer.array.reshape(shape))
+    view._buffer = None  # the memory has one owner; the slice is taken again should it be written through
+    note_view(made, view, OPS["reshape"], (shape,))
+    return made
 
 
 def _int(e: Any, n: int, dim: int) -> int:
