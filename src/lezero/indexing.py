@@ -5,8 +5,8 @@ runs first).  Ints, slices, ``None`` and ``...`` make a view, so that writing th
 left are integer tensors, which gather or scatter: they broadcast together, and the dimensions they index are replaced by
 theirs in place, or in front if the indices were not next to each other.
 
-Negative indices count from the end.  An index that has a value already is checked; one that is still to be computed cannot
-be, and where it turns out to be out of range 0 is read and nothing is written.
+Negative indices count from the end.  Those out of range are refused, at once or by the run that computes them
+(``runtime/bounds.py``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from lezero.graph.dtype import bool_
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.indexing import wrapped
+from lezero.runtime.bounds import expect, of_dimension
 from lezero.runtime.recorder import STATE, Handle, note_view, record
 
 
@@ -243,13 +244,7 @@ def _checked(e: Any, n: int, dim: int) -> Any:
     """An integer tensor as an index without negative positions."""
     if e.dtype.kind not in "iu":
         raise IndexError(f"tensors used as indices must be integers or bools, not {e.dtype.name}")
-    if e._buffer is not None:
-        array = e._buffer.array
-        if array.size:
-            low, high, extent = int(array.min()), int(array.max()), int(n)
-            if low < -extent or high >= extent:
-                bad = low if low < -extent else high
-                raise IndexError(f"index {bad} is out of range for dimension {dim} of extent {extent}")
+    expect(e, n, of_dimension(dim), negative=True)
     return wrapped(e, n)
 
 

@@ -97,6 +97,7 @@ class Variant:
         self.count = rec.count
         self.bindings = list(rec.bindings)
         self.freed, self.hooks = list(rec.freed), dict(rec.hooks)
+        self.checks = [(c.low._node, c.high._node, c) for c in rec.checks]
         self.confirmed = False
         places = {id(t): k for k, t in enumerate(arguments)}
 
@@ -201,6 +202,8 @@ class Variant:
         grads = [(arguments[t] if type(t) is int else t, _handle(rec, node)) for node, t in self.grads]
         for t, _ in grads:
             t._grad = None  # the function cleared it, or there was none: its memory is there for the new one
+        for low, high, check in self.checks:
+            rec.checks.append(check._replace(low=_handle(rec, low), high=_handle(rec, high)))
         result = _map_results(self.result, rec, {}, arguments)
         rec.tail, rec.count, rec.bindings = self.tail, self.count, list(self.bindings)
         try:

@@ -84,7 +84,7 @@ class Recording:
     """One run's worth of operations: where it is in the trie, and what it holds of the outside world."""
 
     __slots__ = (
-        "bindings", "buffers", "bytes", "count", "failed", "freed", "handles", "hooks", "imported", "leaf_handles", "leaf_nodes", "scalars",
+        "bindings", "buffers", "bytes", "checks", "count", "failed", "freed", "handles", "hooks", "imported", "leaf_handles", "leaf_nodes", "scalars",
         "shapes", "tail", "variables",
     )  # fmt: skip
 
@@ -106,6 +106,7 @@ class Recording:
         ] = []  # (position in buffers, where the value comes from)
         self.variables: dict[Node, Handle] = {}  # leaves (and re-pointed leaves) gradients are accumulated into
         self.hooks: dict[Node, dict] = {}  # called with the gradient that arrives at a node
+        self.checks: list[Any] = []  # indices to look at when they are computed: see runtime/bounds.py
         self.failed = False  # a run of it raised: see runtime/failed.py
         self.freed: list[Node] = []  # roots whose gradients have been taken
 

@@ -21,7 +21,7 @@ from lezero.graph.node import Graph, Node
 from lezero.hal import registry
 from lezero.hal.buffer import Buffer
 from lezero.hal.references import held_once, others
-from lezero.runtime import failed, recorder
+from lezero.runtime import bounds, failed, recorder
 from lezero.runtime.recorder import STATE, Handle, Recording
 
 MAX_PLANS = 512
@@ -164,9 +164,10 @@ def _run(rec: Recording, wanted: tuple[Handle, ...], all_wanted: bool) -> None:
             if state.recording is not rec and not state.recording.count and not state.recording.leaf_nodes:
                 state.recording = rec  # nothing was overwritten: what was recorded still stands
             raise
+    raised = late or (bounds.complaint(rec) if rec.checks else None)
     _release(rec)
-    if late is not None:
-        raise late
+    if raised is not None:
+        raise raised
 
 
 def _by_themselves(rec: Recording, handles: Sequence[Handle]) -> None:
@@ -320,6 +321,7 @@ def _residuals(rec: Recording, outputs: tuple[Node, ...], waiting: tuple[Node, .
 
 def _release(rec: Recording) -> None:
     rec.handles.clear()
+    rec.checks.clear()
     rec.imported.clear()
     rec.leaf_handles.clear()
     rec.buffers.clear()

@@ -10,6 +10,7 @@ import numpy as np
 from lezero.graph.dtype import as_dtype
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import normalize_axes, normalize_axis
+from lezero.runtime.bounds import expect, of_dimension
 from lezero.runtime.recorder import record
 from lezero.tensor.core import Core
 from lezero.tensor.creation import full
@@ -118,20 +119,28 @@ class Computing(Core):
         return record(op, (self,), op.bind({"axis": normalize_axis("cumprod", dim, self.ndim)}))
 
     def gather(self, dim: int, index: Tensor) -> Tensor:
-        return record(OPS["gather"], (self, index), (normalize_axis("gather", dim, self.ndim),))
+        """The elements along `dim` at `index`, position by position."""
+        return record(OPS["gather"], (self, index), (self._indexed("gather", dim, index),))
+
+    def _indexed(self, name: str, dim: int, index: Tensor) -> int:
+        """The dimension that is indexed; positions out of range are refused, here or by the run that computes them."""
+        axis = normalize_axis(name, dim, self.ndim)
+        if self.ndim:
+            expect(index, self.shape[axis], of_dimension(axis, name))
+        return axis
 
     take_along_dim = lambda self, indices, dim: self.gather(dim, indices)
 
     def index_select(self, dim: int, index: Tensor) -> Tensor:
-        return record(OPS["take"], (self, index), (normalize_axis("index_select", dim, self.ndim),))
+        return record(OPS["take"], (self, index), (self._indexed("index_select", dim, index),))
 
     def scatter_add(self, dim: int, index: Tensor, src: Tensor) -> Tensor:
-        return record(OPS["scatter_add"], (self, index, src), (normalize_axis("scatter_add", dim, self.ndim),))
+        return record(OPS["scatter_add"], (self, index, src), (self._indexed("scatter_add", dim, index),))
 
     def scatter(self, dim: int, index: Tensor, src: Any) -> Tensor:
         if not isinstance(src, Core):
             src = full(index.shape, src, dtype=self.dtype)
-        return record(OPS["scatter"], (self, index, src), (normalize_axis("scatter", dim, self.ndim),))
+        return record(OPS["scatter"], (self, index, src), (self._indexed("scatter", dim, index),))
 
     def argsort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
         op = OPS["argsort"]
@@ -141,14 +150,17 @@ class Computing(Core):
 
     def sort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Pair:
         index = self.argsort(dim, descending)
-        return Pair(self.gather(dim, index) if self.ndim else self, index)
+        return Pair(
+            record(OPS["gather"], (self, index), (normalize_axis("sort", dim, self.ndim),)) if self.ndim else self,
+            index,
+        )
 
     def topk(self, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Pair:
         d = normalize_axis("topk", dim, self.ndim)
         if not 0 <= k <= (self.shape[d] if self.ndim else 1):
             raise ValueError(f"topk: k={k} is more than the extent {int(self.shape[d])} of dimension {dim}")
         index = self.argsort(d, largest).narrow(d, 0, k)
-        return Pair(self.gather(d, index), index)
+        return Pair(record(OPS["gather"], (self, index), (d,)), index)
 
     def matmul(self, other: Tensor) -> Tensor:
         return record(OPS["matmul"], (self, other), ())
