@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lezero import composed as _composed
+from lezero import numerics as _numerics
+from lezero import placed as _placed
 from lezero import rearranged as _rearranged
 from lezero import tensor as _t
 from lezero.ops.base import REGISTRY as _OPS
@@ -22,7 +24,7 @@ logical_or logical_xor bitwise_and bitwise_or bitwise_xor atan2 copysign hypot l
 amin var std any all logsumexp norm argmax argmin max min softmax log_softmax cumsum cumprod gather index_select
 scatter_add scatter argsort sort topk matmul mm bmm dot mv tril triu clamp clip masked_fill reshape flatten
 permute transpose squeeze unsqueeze flip split chunk unbind movedim broadcast_to narrow select equal allclose
-lerp addcmul addcdiv numel ravel unflatten swapaxes t
+lerp addcmul addcdiv numel ravel unflatten swapaxes t clone detach is_nonzero is_signed adjoint
 """.strip()
 
 
@@ -87,7 +89,7 @@ _ALIASES = {
 }  # fmt: skip
 
 
-_MODULES = (_composed, _rearranged)
+_MODULES = (_composed, _rearranged, _placed, _numerics)
 
 
 def _install() -> None:
@@ -103,7 +105,7 @@ def _install() -> None:
         setattr(Tensor, alias, getattr(Tensor, name))
         if hasattr(Tensor, name + "_"):
             setattr(Tensor, alias + "_", getattr(Tensor, name + "_"))
-    Tensor.clip_ = Tensor.clamp_  # type: ignore[attr-defined]
+    Tensor.fill_diagonal_ = _write_in_place(_placed.fill_diagonal)  # type: ignore[attr-defined]
 
 
 _install()

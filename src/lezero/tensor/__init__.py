@@ -25,6 +25,7 @@ from lezero.tensor.creation import (
     rand,
     rand_like,
     randint,
+    randint_like,
     randn,
     randn_like,
     randperm,

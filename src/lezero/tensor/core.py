@@ -11,6 +11,7 @@ import numpy as np
 import lezero.ops  # noqa: F401  (fills the registry)
 from lezero.graph import dtype as dt
 from lezero.graph.dtype import DType, as_dtype
+from lezero.graph.place import Device
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import Op
 from lezero.ops.operand import Operand
@@ -18,6 +19,8 @@ from lezero.runtime.recorder import STATE, Handle, import_handle, record
 
 if TYPE_CHECKING:
     from lezero.tensor import Tensor
+
+_CPU = Device("cpu")
 
 
 class Core(Operand, Handle):
@@ -64,10 +67,11 @@ class Core(Operand, Handle):
         return as_dtype(self._buffer.array.dtype)
 
     @property
-    def device(self) -> str:
-        return (
-            self._node.device if self._rec is not None else self._buffer.device if self._buffer is not None else "cpu"
-        )
+    def device(self) -> Device:
+        """Where it is: a string with ``type`` and ``index``."""
+        if self._rec is not None:
+            return Device(self._node.device)
+        return _CPU if self._buffer is None or self._buffer.device == "cpu" else Device(self._buffer.device)
 
     @property
     def ndim(self) -> int:
@@ -154,12 +158,6 @@ class Core(Operand, Handle):
 
     def clone(self) -> Tensor:
         return record(OPS["identity"], (self,), ())
-
-    def contiguous(self, memory_format: Any = None) -> Self:
-        return self
-
-    def is_contiguous(self) -> bool:
-        return True
 
 
 def _sizes(args: tuple) -> tuple[int, ...]:

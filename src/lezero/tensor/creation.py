@@ -166,16 +166,18 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     return zeros(*size, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-def zeros_like(t: Tensor, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
-    return zeros(t.shape, dtype=dtype or t.dtype, requires_grad=requires_grad)
+def zeros_like(t: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    return zeros(t.shape, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
 
 
-def ones_like(t: Tensor, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
-    return ones(t.shape, dtype=dtype or t.dtype, requires_grad=requires_grad)
+def ones_like(t: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    return ones(t.shape, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
 
 
-def full_like(t: Tensor, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
-    return full(t.shape, fill_value, dtype=dtype or t.dtype, requires_grad=requires_grad)
+def full_like(
+    t: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    return full(t.shape, fill_value, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
 
 
 empty_like = zeros_like
@@ -232,25 +234,35 @@ def randn(
     return _random("normal", _sizes(size), dtype or dt.default_dtype(), generator, requires_grad)
 
 
-def randint(low: int, high: Any = None, size: Any = None, *, dtype: Any = None, generator: Any = None) -> Tensor:
+def randint(
+    low: int, high: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None, generator: Any = None
+) -> Tensor:
     """Integers from `low` (0 if left out) to `high` - 1."""
     if size is None:
         low, high, size = 0, low, high
     if high <= low:
         raise ValueError(f"randint: high={high} must be greater than low={low}")
+    _check_device(device)
     return _random("randint", tuple(size), dtype or dt.int64, generator, False, low=low, high=high)
 
 
-def randperm(n: int, *, generator: Any = None) -> Tensor:
-    return rand(n, dtype=dt.float64, generator=generator).argsort()
+def randperm(n: int, *, dtype: Any = None, device: Any = None, generator: Any = None) -> Tensor:
+    """The numbers from 0 to n - 1 in random order."""
+    return rand(n, dtype=dt.float64, device=device, generator=generator).argsort()._cast(as_dtype(dtype or dt.int64))
 
 
-def rand_like(t: Tensor, *, dtype: Any = None) -> Tensor:
-    return rand(t.shape, dtype=dtype or t.dtype)
+def rand_like(t: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    return rand(t.shape, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
 
 
-def randn_like(t: Tensor, *, dtype: Any = None) -> Tensor:
-    return randn(t.shape, dtype=dtype or t.dtype)
+def randn_like(t: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    return randn(t.shape, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
+
+
+def randint_like(t: Tensor, low: int, high: Any = None, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Random integers from `low` (0 if left out) to `high` - 1, of the shape and dtype of `t`."""
+    low, high = (0, low) if high is None else (low, high)
+    return randint(low, high, t.shape, device=device)._cast(as_dtype(dtype or t.dtype))
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
@@ -290,17 +302,19 @@ def einsum(equation: str, *operands: Tensor) -> Tensor:
 class New(Core):
     """What makes tensors of this one's dtype."""
 
-    def new_zeros(self, *size: Any, dtype: Any = None) -> Tensor:
-        return zeros(*size, dtype=dtype or self.dtype)
+    def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        return zeros(*size, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
 
-    def new_ones(self, *size: Any, dtype: Any = None) -> Tensor:
-        return ones(*size, dtype=dtype or self.dtype)
+    def new_ones(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        return ones(*size, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
 
-    def new_empty(self, *size: Any, dtype: Any = None) -> Tensor:
-        return empty(*size, dtype=dtype or self.dtype)
+    def new_empty(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        return empty(*size, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
 
-    def new_full(self, size: Any, value: Any, dtype: Any = None) -> Tensor:
-        return full(size, value, dtype=dtype or self.dtype)
+    def new_full(
+        self, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    ) -> Tensor:
+        return full(size, fill_value, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
 
-    def new_tensor(self, data: Any) -> Tensor:
-        return tensor(data, dtype=self.dtype)
+    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        return tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from lezero.ops.base import REGISTRY as OPS
 from lezero.runtime import recorder
@@ -27,8 +27,19 @@ class _HookHandle:
         self._table.pop(self._key, None)
 
 
+class GradientOf(NamedTuple):
+    """What ``grad_fn`` answers: it names an operation, and cannot be called or walked."""
+
+    operation: str
+
+    def name(self) -> str:
+        return f"gradient of {self.operation}"
+
+
 class Gradients(Core):
     """``requires_grad``, ``grad``, ``backward()`` and hooks."""
+
+    _retains = False
 
     @property
     def requires_grad(self) -> bool:
@@ -67,6 +78,20 @@ class Gradients(Core):
             if requires_grad:
                 rec.variables[self._node] = self
         return self
+
+    @property
+    def grad_fn(self) -> GradientOf | None:
+        """The operation whose gradient is asked for first when going back from here; None for leaves."""
+        if self.is_leaf:
+            return None
+        if self._rec is not None:
+            return GradientOf(self._node.op.name)
+        return GradientOf(self._history[1].op.name) if isinstance(self._history, tuple) else None
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether ``retain_grad`` was called."""
+        return self._retains
 
     @property
     def is_leaf(self) -> bool:
@@ -140,3 +165,4 @@ class Gradients(Core):
                 self._grad = g if self._grad is None else self._grad + g
 
             self.register_hook(store)
+            self._retains = True

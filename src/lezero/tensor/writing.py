@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import log1p, pi
 from typing import TYPE_CHECKING, Any, Self
 
+from lezero.graph.dtype import float64
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes
 from lezero.runtime.recorder import assign, record
 from lezero.tensor.core import Core
-from lezero.tensor.creation import rand, randn, tensor
+from lezero.tensor.creation import rand, randint, randn, tensor
 
 if TYPE_CHECKING:
     from lezero.tensor import Tensor
@@ -79,3 +81,21 @@ class Writing(Core):
 
     def exponential_(self, lambd: float = 1.0, generator: Any = None) -> Self:
         return self._set((-rand(*self.shape, dtype=self.dtype, generator=generator)).log1p() / -lambd)
+
+    def log_normal_(self, mean: float = 1.0, std: float = 2.0, generator: Any = None) -> Self:
+        """Numbers whose logarithms are normally distributed."""
+        return self._set((randn(*self.shape, dtype=self.dtype, generator=generator) * std + mean).exp())
+
+    def cauchy_(self, median: float = 0.0, sigma: float = 1.0, generator: Any = None) -> Self:
+        u = rand(*self.shape, dtype=self.dtype, generator=generator)
+        return self._set(((u - 0.5) * pi).tan() * sigma + median)
+
+    def geometric_(self, p: float, generator: Any = None) -> Self:
+        """How many trials of success probability `p` it took, 1 or more."""
+        u = rand(*self.shape, dtype=float64, generator=generator)
+        return self._set(((-u).log1p() / log1p(-p)).floor()._cast(self.dtype) + 1)
+
+    def random_(self, low: int, high: int | None = None, generator: Any = None) -> Self:
+        """Integers from `low` (0 if left out) to `high` - 1."""
+        low, high = (0, low) if high is None else (low, high)
+        return self._set(randint(low, high, tuple(self.shape), generator=generator)._cast(self.dtype))
