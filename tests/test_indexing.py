@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lezero as lz
+from lezero.nn import functional as F
 
 rng = np.random.default_rng(0)
 SHAPE = (4, 5, 3)
@@ -235,3 +236,119 @@ def test_drawn_indices(index, write):
     t[theirs] = value
     x[as_index(index)] = lz.tensor(value.numpy())
     np.testing.assert_array_equal(x.numpy(), t.numpy())
+
+
+# -- indices that are still to be computed ------------------------------------------------------------------------------
+
+
+def computed(*values):
+    return lz.tensor(values) * 1
+
+
+USES = {
+    "x[i]": (lambda x, i: x[i], 5, -6),
+    "x[i, :2]": (lambda x, i: x[i, :2], 5, -6),
+    "x[i, j]": (lambda x, i: x[i, lz.zeros_like(i)], 5, -6),
+    "x[:, i]": (lambda x, i: x[:, i], 4, -5),
+    "take": (lambda x, i: x.take(i), 20, -21),
+    "index_select": (lambda x, i: x.index_select(0, i), 5, -1),
+    "gather": (lambda x, i: x.gather(1, i.reshape(-1, 1)), 4, -1),
+    "scatter_add": (lambda x, i: x.scatter_add(1, i.reshape(-1, 1), lz.ones(2, 1)), 4, -1),
+    "scatter": (lambda x, i: x.scatter(1, i.reshape(-1, 1), lz.ones(2, 1)), 4, -1),
+    "index_add": (lambda x, i: x.index_add(0, i, lz.ones(2, 4)), 5, -6),
+    "index_copy": (lambda x, i: x.index_copy(0, i, lz.ones(2, 4)), 5, -6),
+    "index_put": (lambda x, i: x.index_put((i,), lz.ones(2, 4), accumulate=True), 5, -6),
+    "embedding": (lambda x, i: F.embedding(i, x), 5, -1),
+    "one_hot": (lambda x, i: F.one_hot(i, 5), 5, -1),
+    "lz.one_hot": (lambda x, i: lz.one_hot(i, 5), 5, -1),
+}
+
+
+@pytest.mark.parametrize("kind", ["there", "computed"])
+@pytest.mark.parametrize("name", USES)
+def test_an_index_out_of_range_is_refused_wherever_it_comes_from(name, kind):
+    use, above, below = USES[name]
+    x = lz.rand(5, 4)
+    make = computed if kind == "computed" else lambda *v: lz.tensor(v)
+    use(x, make(0, above - 1)).numpy()
+    use(x, make(0, below + 1)).numpy()
+    for wrong in (above, below, 10**6):
+        with pytest.raises(IndexError, match=f"index {wrong} is "):
+            use(x, make(0, wrong)).numpy()
+    assert x.sum().item() > 0
+
+
+def test_the_error_of_a_computed_index_names_the_line():
+    x, i = lz.rand(5), computed(7)
+    y = x[i]  # the line
+    with pytest.raises(
+        IndexError, match=r"index 7 is out of range for dimension 0 of extent 5, recorded at .*test_indexing\.py"
+    ):
+        y.numpy()
+
+
+def test_a_number_that_is_computed_is_an_index():
+    x = lz.arange(5) * 1.0
+    assert x[computed(3).sum()].item() == 3
+    with pytest.raises(IndexError, match="index 5 is"):
+        x[computed(2, 3).sum()].item()
+
+
+def test_a_write_at_a_computed_index_out_of_range():
+    x = lz.zeros(5)
+    x[computed(1, 9)] = 1.0
+    with pytest.raises(IndexError, match="index 9 is"):
+        x.numpy()
+    assert x.tolist() == [0, 1, 0, 0, 0]
+
+
+def test_a_captured_step_checks_the_indices_of_each_call():
+    table = lz.rand(5, 3)
+    look_up = lz.jit(lambda i: F.embedding(i, table) * 2)
+    for _ in range(3):
+        look_up(lz.tensor([0, 4])).numpy()
+    for wrong in (5, -1):
+        with pytest.raises(IndexError, match=f"index {wrong} is not a row of a table of 5"):
+            look_up(lz.tensor([0, wrong])).numpy()
+    np.testing.assert_array_equal(look_up(lz.tensor([1, 1])).numpy(), 2 * table.numpy()[[1, 1]])
+
+
+def test_a_captured_training_step_with_a_wrong_index_keeps_its_parameters():
+    table = lz.nn.Embedding(5, 3)
+    optimizer = lz.optim.SGD(table.parameters(), lr=0.1)
+
+    @lz.jit
+    def step(i):
+        optimizer.zero_grad()
+        table(i).sum().backward()
+        optimizer.step()
+
+    for _ in range(3):
+        step(lz.tensor([0, 4]))
+    before = table.weight.numpy().copy()
+    with pytest.raises(IndexError, match="index 7 is not a row"):
+        step(lz.tensor([0, 7]))
+    assert np.isfinite(table.weight.numpy()).all()
+    np.testing.assert_allclose(table.weight.numpy()[1:4], before[1:4])
+    step(lz.tensor([1, 2]))
+    assert (table.weight.numpy()[1:3] < before[1:3]).all()
+
+
+@pytest.mark.parametrize("index", [
+    lambda: lz.arange(5), lambda: lz.zeros(2, 3, dtype=lz.int64), lambda: lz.randint(0, 5, (4,)), lambda: lz.rand(5, 2).argmax(0),
+    lambda: lz.rand(5).argsort(), lambda: lz.arange(5).reshape(5, 1)[1:],
+])  # fmt: skip
+def test_indices_that_are_in_range_by_the_way_they_are_made_are_not_looked_at(index):
+    from lezero.runtime.recorder import STATE
+
+    x = lz.rand(5, 2)
+    x[index()]
+    assert not STATE.recording.checks
+    x[index() * 1]
+    assert len(STATE.recording.checks) == 1
+    lz.realize()
+
+
+def test_an_empty_computed_index():
+    i = lz.zeros(0, dtype=lz.int64) * 1
+    assert lz.rand(5, 2)[i].numpy().shape == (0, 2)

@@ -29,7 +29,7 @@ from lezero.runtime import realize
 from lezero.runtime.inputs import Generator
 from lezero.tensor import (
     Tensor, arange, as_tensor, cat, concat, concatenate, einsum, empty, empty_like, enable_grad, eye, from_dlpack, from_numpy, full,
-    full_like, inference_mode, is_grad_enabled, linspace, no_grad, ones, ones_like, rand, rand_like, randint, randn,
+    full_like, inference_mode, is_grad_enabled, linspace, no_grad, ones, ones_like, rand, rand_like, randint, randint_like, randn,
     randn_like, randperm, set_grad_enabled, stack, tensor, where, zeros, zeros_like,
 )  # fmt: skip
 
@@ -60,14 +60,36 @@ _LAZY = {
     "int": "graph.dtype:int32",
 }  # fmt: skip
 
+_LAZY |= {
+    name: f"nn.functional:{name}"
+    for name in """
+        adaptive_avg_pool1d alpha_dropout avg_pool1d bilinear binary_cross_entropy_with_logits celu conv1d conv2d conv_transpose2d
+        cosine_embedding_loss cosine_similarity dropout group_norm hardshrink instance_norm kl_div layer_norm margin_ranking_loss
+        max_pool1d max_pool2d pairwise_distance pixel_shuffle pixel_unshuffle prelu rms_norm selu threshold triplet_margin_loss
+    """.split()
+}  # fmt: skip
+
 _ELSEWHERE = {
     "FloatTensor": "lz.tensor(data, dtype=lz.float32) makes tensors",
     "LongTensor": "lz.tensor(data, dtype=lz.int64) makes tensors",
     "amp": "there is no automatic mixed precision yet; .to(lz.bfloat16) converts tensors and modules",
     "autocast": "there is no automatic mixed precision yet; .to(lz.bfloat16) converts tensors and modules",
+    "backends": "lz.device lists backends and their settings",
     "compile": "every recorded step is compiled, and lz.jit(function) captures one so that it is recorded only once",
     "cuda": "lz.device.devices() lists the devices of the backend in use, and .to(device) moves there",
+    "distributed": "training on several machines is not there yet",
+    "embedding": "lz.nn.functional.embedding(indices, weight) looks rows up",
+    "fft": "there are no Fourier transforms yet; numpy.fft works on x.numpy() where no gradient is needed",
+    "func": "lz.grad, lz.vjp and lz.value_and_grad take gradients of functions",
+    "linalg": "there is no linear algebra of this kind yet; numpy.linalg works on x.numpy() where no gradient is needed",
+    "mps": "lz.device.devices() lists the devices of the backend in use, and .to(device) moves there",
+    "set_anomaly_enabled": "lz.debug.check_numerics() finds where a NaN comes from",
+    "set_default_device": "give device= where tensors are made",
+    "set_default_tensor_type": "lz.set_default_dtype(dtype) sets the dtype of tensors made of Python floats",
+    "set_printoptions": "numpy.set_printoptions and print(x.numpy()) show values in other forms",
+    "use_deterministic_algorithms": "nothing has to be switched; lz.manual_seed(seed) starts the random numbers",
     "utils": "what loads data is in lezero.data, and what helps with modules in lezero.nn.utils",
+    "vmap": "functions of batches are written with operations that broadcast",
 }
 """What newcomers from PyTorch look for under another name."""
 

@@ -288,7 +288,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Pai
     if not 1 <= k <= int(input.shape[d]):
         raise ValueError(f"kthvalue: k={k} is out of range for the extent {int(input.shape[d])} of dimension {dim}")
     index = input.argsort(d).narrow(d, k - 1, 1)
-    values = input.gather(d, index)
+    values = record(OPS["gather"], (input, index), (d,))
     return Pair(values, index) if keepdim else Pair(values.squeeze(d), index.squeeze(d))
 
 

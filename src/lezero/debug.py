@@ -19,6 +19,7 @@ from lezero.graph.dim import show as show_dim
 from lezero.graph.node import Graph, Node
 from lezero.hal.backend import Backend
 from lezero.runtime import recorder, run
+from lezero.runtime.failed import undo
 from lezero.runtime.recorder import Recording
 
 _MAX_PROGRAMS = 64
@@ -31,7 +32,8 @@ class check_numerics:
     finite; values that are not finite when they come in (a mask of ``-inf``, data with gaps) are passed over.  The error
     names the operation, its operands' shapes and the line that recorded it, and is raised where the values would have been
     computed: reading a value, or ``optimizer.step()``.  Nothing of that run happens: parameters, optimizer state and running
-    statistics are as they were before what was recorded for it, and gradients taken for it are None again.
+    statistics are as they were before what was recorded for it, and gradients taken for it are None again.  Results that do
+    not depend on the operation at fault can be read afterwards; those that do raise again.
 
     Parameters
     ----------
@@ -90,6 +92,7 @@ def _inspect(rec: Recording, ending: Any, backend: Backend) -> None:
         if len(_programs) > _MAX_PROGRAMS:
             _programs.popitem(last=False)
     program, watched, leaves = found
+    assert recorder.journal is not None
     if program is not None:
         results = program.run([rec.buffers[k] for k in leaves], rec.bindings)
         values = dict(zip(rec.leaf_nodes, (b.array for b in rec.buffers)))
@@ -97,9 +100,9 @@ def _inspect(rec: Recording, ending: Any, backend: Backend) -> None:
         bad = _first_bad(watched, values)
         if bad is not None:
             message = _message(bad, values)
-            _undo(rec)
+            undo(rec, reversed(recorder.journal))
+            recorder.journal.clear()
             raise FloatingPointError(message)
-    assert recorder.journal is not None
     recorder.journal.clear()
 
 
@@ -151,24 +154,6 @@ def _described(node: Node, values: dict[Node, np.ndarray]) -> str:
     if array.size == 1:
         return f"{array.reshape(())[()]!s}"
     return f"{text} from {float(array.min()):.4g} to {float(array.max()):.4g}"
-
-
-def _undo(rec: Recording) -> None:
-    """As if nothing had been recorded: tensors that were written to have the values they had."""
-    assert recorder.journal is not None
-    before = [(t, b) for t, b in zip(rec.leaf_handles, rec.buffers) if t is not None]
-    for t, buffer in [*reversed(recorder.journal), *before]:
-        if t._rec is rec:
-            t._rec, t._buffer, t._shape, t._history = None, buffer, None, None
-    recorder.journal.clear()
-    for t in rec.variables.values():
-        if t._grad is not None and t._grad._rec is rec:
-            t._grad = None
-    for r in rec.handles:
-        h = r()
-        if h is not None and h._rec is rec:
-            h._rec = None
-    run._release(rec)
 
 
 __all__ = ["check_numerics", "is_checking"]

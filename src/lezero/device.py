@@ -2,10 +2,16 @@
 
 lz.device.set_backend("numpy")     # the oracle, op by op; "cpu" generates code
 lz.device.memory_stats()           # bytes in use and at the peak, the arena, the kernel cache
+lz.device("cpu")                   # the name of a device, as ``tensor.device`` answers
 """
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+from typing import Any
+
+from lezero.graph.place import Device
 from lezero.hal import registry
 from lezero.hal.backend import Properties
 from lezero.runtime.run import run_now
@@ -117,3 +123,16 @@ __all__ = [
     "Properties", "devices", "get_backend", "get_float32_matmul_precision", "get_num_threads", "list_backends", "memory_stats",
     "properties", "reset_peak_memory_stats", "set_backend", "set_float32_matmul_precision", "set_num_threads", "synchronize",
 ]  # fmt: skip
+
+
+class _Named(ModuleType):
+    """This module, which is also called like the class that ``torch.device`` is."""
+
+    def __call__(self, name: Any, index: int | None = None) -> Device:
+        return Device(name, index)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, Device)
+
+
+sys.modules[__name__].__class__ = _Named

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from lezero import composed as _composed
+from lezero import numerics as _numerics
+from lezero import placed as _placed
 from lezero import rearranged as _rearranged
 from lezero import tensor as _t
 from lezero.ops.base import REGISTRY as _OPS
 from lezero.runtime.recorder import record as _record
 from lezero.tensor import Tensor
+from lezero.tensor.writing import in_place as _write_in_place
 
 _METHODS = """
 abs neg sign exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan asin acos atan sinh
@@ -21,7 +24,7 @@ logical_or logical_xor bitwise_and bitwise_or bitwise_xor atan2 copysign hypot l
 amin var std any all logsumexp norm argmax argmin max min softmax log_softmax cumsum cumprod gather index_select
 scatter_add scatter argsort sort topk matmul mm bmm dot mv tril triu clamp clip masked_fill reshape flatten
 permute transpose squeeze unsqueeze flip split chunk unbind movedim broadcast_to narrow select equal allclose
-lerp addcmul addcdiv numel ravel unflatten swapaxes t
+lerp addcmul addcdiv numel ravel unflatten swapaxes t clone detach is_nonzero is_signed adjoint
 """.strip()
 
 
@@ -86,31 +89,23 @@ _ALIASES = {
 }  # fmt: skip
 
 
-def _in_place(method: Callable) -> Callable:
-    def write(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return self._set(method(self, *args, **kwargs))
-
-    write.__doc__ = "The same, in place."
-    return write
-
-
-_MODULES = (_composed, _rearranged)
+_MODULES = (_composed, _rearranged, _placed, _numerics)
 
 
 def _install() -> None:
     for module in _MODULES:
         for name in module.METHODS.split():
-            if name not in vars(Tensor):
+            if not hasattr(Tensor, name):
                 setattr(Tensor, name, getattr(module, name))
         for name in module.IN_PLACE.split():
-            setattr(Tensor, name + "_", _in_place(getattr(Tensor, name)))
+            setattr(Tensor, name + "_", _write_in_place(getattr(Tensor, name)))
     for name in ("cumprod", "cumsum", "scatter", "scatter_add", "tril", "triu"):
-        setattr(Tensor, name + "_", _in_place(getattr(Tensor, name)))
+        setattr(Tensor, name + "_", _write_in_place(getattr(Tensor, name)))
     for alias, name in _ALIASES.items():
         setattr(Tensor, alias, getattr(Tensor, name))
         if hasattr(Tensor, name + "_"):
             setattr(Tensor, alias + "_", getattr(Tensor, name + "_"))
-    Tensor.clip_ = Tensor.clamp_  # type: ignore[attr-defined]
+    Tensor.fill_diagonal_ = _write_in_place(_placed.fill_diagonal)  # type: ignore[attr-defined]
 
 
 _install()

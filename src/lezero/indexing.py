@@ -5,8 +5,8 @@ runs first).  Ints, slices, ``None`` and ``...`` make a view, so that writing th
 left are integer tensors, which gather or scatter: they broadcast together, and the dimensions they index are replaced by
 theirs in place, or in front if the indices were not next to each other.
 
-Negative indices count from the end.  An index that has a value already is checked; one that is still to be computed cannot
-be, and where it turns out to be out of range 0 is read and nothing is written.
+Negative indices count from the end.  Those out of range are refused, at once or by the run that computes them
+(``runtime/bounds.py``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from lezero.graph.dtype import bool_
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.indexing import wrapped
+from lezero.runtime.bounds import expect, of_dimension
 from lezero.runtime.recorder import STATE, Handle, note_view, record
 
 
@@ -154,7 +155,8 @@ def _basic(x: Any, entries: list[Any]) -> tuple[Any, dict[int, Any]]:
         view = _sliced(x, (tuple(starts), tuple(stops), tuple(steps)))
     if kept != list(range(len(shape))):
         sliced = view.shape
-        view = view.reshape(tuple(1 if d is None else sliced[d] for d in kept))
+        shape = tuple(1 if d is None else sliced[d] for d in kept)
+        view = view.reshape(shape) if view is x or view._buffer is None else _reshaped_at_once(view, shape)
     for axis in empty:
         view = view.narrow(axis, 0, 0)
     return view, chosen
@@ -184,12 +186,23 @@ def _sliced(x: Any, attrs: tuple[tuple, tuple, tuple]) -> Any:
         )  # no extent of this recording
         array = buffer.array[tuple(map(slice, *known))]
         if array.nbytes <= MAX_COPIED_BYTES:
-            from lezero.tensor import _from_array
+            from lezero.tensor.creation import _from_array
 
             view = _from_array(np.array(array, order="C"))
             note_view(view, x, OPS["slice"], known)
             return view
     return x._as_view(OPS["slice"], attrs)
+
+
+def _reshaped_at_once(view: Any, shape: tuple[int, ...]) -> Any:
+    """A slice that was taken at once, in another shape: recording that would make each of ``x.unbind()`` a plan of its own."""
+    from lezero.tensor.creation import _from_array
+
+    shape = tuple(map(int, shape))
+    made = _from_array(view._buffer.array.reshape(shape))
+    view._buffer = None  # the memory has one owner; the slice is taken again should it be written through
+    note_view(made, view, OPS["reshape"], (shape,))
+    return made
 
 
 def _int(e: Any, n: int, dim: int) -> int:
@@ -231,13 +244,7 @@ def _checked(e: Any, n: int, dim: int) -> Any:
     """An integer tensor as an index without negative positions."""
     if e.dtype.kind not in "iu":
         raise IndexError(f"tensors used as indices must be integers or bools, not {e.dtype.name}")
-    if e._buffer is not None:
-        array = e._buffer.array
-        if array.size:
-            low, high, extent = int(array.min()), int(array.max()), int(n)
-            if low < -extent or high >= extent:
-                bad = low if low < -extent else high
-                raise IndexError(f"index {bad} is out of range for dimension {dim} of extent {extent}")
+    expect(e, n, of_dimension(dim), negative=True)
     return wrapped(e, n)
 
 
@@ -263,7 +270,7 @@ def _arrangement(ndim: int, chosen: dict[int, Any]) -> tuple[Any, Any]:
 
 def _fitting(value: Any, x: Any, ndim: int) -> Any:
     """A value to be written: a number as a run-time input of x's dtype, a tensor without leading extents of 1 too many."""
-    from lezero.tensor import _number
+    from lezero.tensor.creation import _number
 
     if not isinstance(value, Handle):
         if not isinstance(value, (bool, int, float, complex, np.generic)):

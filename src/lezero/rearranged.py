@@ -18,6 +18,7 @@ from lezero.ops import rearrange as _rearrange
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes, normalize_axis
 from lezero.ops.indexing import wrapped as _wrapped
+from lezero.runtime.bounds import expect, of_dimension
 from lezero.runtime.recorder import STATE, record
 from lezero.tensor import Tensor, arange, cat, rand, tensor, where, zeros
 
@@ -160,8 +161,13 @@ def take(input: Tensor, index: Tensor) -> Tensor:
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """With `source` added to the positions along `dim` that `index` names; all that meet are added up."""
     d = normalize_axis("index_add", dim, input.ndim)
+    _expect_in("index_add", index, d, input.shape[d])
     src = (source if alpha == 1 else source * alpha)._cast(input.dtype)
     return record(OPS["index_add"], (input, _wrapped(index, input.shape[d]), src), (d,))
+
+
+def _expect_in(name: str, index: Tensor, dim: int, extent: int) -> None:
+    expect(index, extent, of_dimension(dim, name), True)
 
 
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
@@ -184,6 +190,8 @@ def index_put(input: Tensor, indices: tuple, values: Any, accumulate: bool = Fal
         return out
     if len(indices) != 1 and any(i.dtype is dt.bool_ for i in indices):
         raise TypeError("index_put: accumulate=True takes integer indices")
+    for k, (i, n) in enumerate(zip(indices, input.shape)):
+        _expect_in("index_put", i, k, n)
     where_ = tuple(_wrapped(i, n) for i, n in zip(indices, input.shape))
     shape = record(OPS["gather_nd"], (input, *where_), ()).shape
     values = (
@@ -261,6 +269,7 @@ def bucketize(input: Tensor, boundaries: Tensor, right: bool = False) -> Tensor:
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
     """int64 with a new last dimension: 1 at the class, 0 elsewhere; ``num_classes=-1`` reads the largest class."""
     n = int(_values("one_hot", input).max()) + 1 if num_classes == -1 else num_classes
+    expect(input, n, "one_hot: index {index} is not one of {extent} classes")
     return record(OPS["one_hot"], (input,), (n,))
 
 

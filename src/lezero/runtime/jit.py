@@ -26,6 +26,7 @@ from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
 from lezero.hal.references import others
 from lezero.runtime import recorder
+from lezero.runtime.bounds import Check
 from lezero.runtime.recorder import STATE, Handle, Recording
 from lezero.runtime.replay import between
 from lezero.runtime.run import Ran, run_recording
@@ -99,6 +100,7 @@ class Variant:
         self.count = rec.count
         self.bindings = list(rec.bindings)
         self.freed, self.hooks = list(rec.freed), dict(rec.hooks)
+        self.checks = [(c.low._node, c.high._node, c) for c in rec.checks]
         self.confirmed = False
         places = {id(t): k for k, t in enumerate(arguments)}
 
@@ -214,6 +216,8 @@ class Variant:
         grads = [(arguments[t] if type(t) is int else t, _handle(rec, node)) for node, t in self.grads]
         for t, _ in grads:
             t._grad = None  # the function cleared it, or there was none: its memory is there for the new one
+        checks = [check._replace(low=_handle(rec, low), high=_handle(rec, high)) for low, high, check in self.checks]
+        rec.checks.extend(checks)
         made: dict[Node, Handle] = {}
         result = _map_results(self.result, rec, made, arguments)
         rec.tail, rec.count, rec.bindings = self.tail, self.count, list(self.bindings)
@@ -230,19 +234,25 @@ class Variant:
         finally:
             for t, grad in grads:
                 t._grad = grad
-        self._settle(ran, arguments, grads, made)
+        self._settle(ran, arguments, grads, made, checks)
         return result
 
     def _settle(
-        self, ran: Ran | None, arguments: list[Handle], grads: list[tuple[Handle, Handle]], made: dict[Node, Handle]
+        self,
+        ran: Ran | None,
+        arguments: list[Handle],
+        grads: list[tuple[Handle, Handle]],
+        made: dict[Node, Handle],
+        checks: list[Check],
     ) -> None:
         """Prepare for calls that differ in values only, once two in a row came to the same program."""
         before, self.plan = self.plan, None if ran is None else ran.plan
         if ran is None or ran.plan is not before or any(type(s) is int for _, s in (*self.written, *self.grads)):
             return
         written = [t for _, t in self.written]
-        if Steady.possible(ran, self.leaves, [*written, *[g for _, g in grads], *made.values()]):
-            self.steady = Steady(ran, self.leaves, arguments, written, grads, made, self.bindings, self.count)
+        known = [*written, *[g for _, g in grads], *made.values(), *[h for c in checks for h in (c.low, c.high)]]
+        if Steady.possible(ran, self.leaves, known):
+            self.steady = Steady(ran, self.leaves, arguments, written, grads, made, checks, self.bindings, self.count)
 
 
 def _stale_views(t: Handle, rec: Recording) -> None:
@@ -275,7 +285,7 @@ def _realize(t: Handle) -> None:
     if t._buffer is None and t._rec is None:
         recorder.import_handle(STATE.recording, t)
     if t._rec is not None:
-        run_recording(t._rec)
+        run_recording(t._rec, t)
 
 
 def _parameters(rec: Recording) -> list[Handle]:

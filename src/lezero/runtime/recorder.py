@@ -85,7 +85,8 @@ class Recording:
     """One run's worth of operations: where it is in the trie, and what it holds of the outside world."""
 
     __slots__ = (
-        "bindings", "buffers", "bytes", "count", "freed", "handles", "held", "hooks", "imported", "leaf_handles", "leaf_nodes", "scalars",
+        "bindings", "buffers", "bytes", "checks", "count", "failed", "freed", "handles", "held", "hooks", "imported", "leaf_handles",
+        "leaf_nodes", "scalars",
         "shapes", "tail", "variables",
     )  # fmt: skip
 
@@ -106,6 +107,8 @@ class Recording:
         ] = []  # (position in buffers, where the value comes from)
         self.variables: dict[Node, Handle] = {}  # leaves (and re-pointed leaves) gradients are accumulated into
         self.hooks: dict[Node, dict] = {}  # called with the gradient that arrives at a node
+        self.checks: list[Any] = []  # indices to look at when they are computed: see runtime/bounds.py
+        self.failed = False  # a run of it raised: see runtime/failed.py
         self.freed: list[Node] = []  # roots whose gradients have been taken
 
     def symbol(self, n: int) -> int:
@@ -350,7 +353,7 @@ def import_handle(rec: Recording, t: Handle) -> Node:
     if t._rec is not None and t._rec is not rec:
         from lezero.runtime.run import run_recording
 
-        run_recording(t._rec)  # another thread recorded it
+        run_recording(t._rec, t)  # another thread recorded it, or it could not be computed before
     if t._buffer is None:
         if t._base is not None and t._view is not None:
             return _derive_again(rec, t)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -22,7 +22,7 @@ from lezero.graph.node import Graph, Node
 from lezero.hal import registry
 from lezero.hal.buffer import Buffer
 from lezero.hal.references import held_once, others
-from lezero.runtime import recorder
+from lezero.runtime import bounds, failed, recorder
 from lezero.runtime.recorder import STATE, Handle, Recording
 
 MAX_PLANS = 512
@@ -91,28 +91,34 @@ class Statistics:
 statistics = Statistics()
 
 
-def run_now() -> None:
-    """Run this thread's recording in progress."""
+def run_now(*wanted: Handle) -> None:
+    """Run this thread's recording in progress, in order to have the values of `wanted` (see ``run_recording``)."""
     state = STATE
     if state.capture is not None:
         state.capture.refuse()
-    run_recording(state.recording)
+    run_recording(state.recording, *wanted)
 
 
 @dataclass
 class Ran:
-    """What a run did: the plan and ending found for it, the handles it gave values to, the inputs it could write over."""
+    """What a run did: the plan and ending found for it, the handles it gave values to, the inputs it could write over, and
+    an interrupt that came too late to stop it."""
 
     plan: Plan
     ending: Ending
-    handles: list[Handle]
+    handles: Sequence[Handle]
     donated: frozenset[int]
+    late: BaseException | None
 
 
-def run_recording(rec: Recording) -> Ran | None:
-    """Compute what live handles stand for; None if there are none."""
+def run_recording(rec: Recording, *wanted: Handle, all_wanted: bool = False) -> Ran | None:
+    """Run a recording; None if nothing of it is alive, or not all could be computed.
+
+    Where something in it cannot be computed, that raises if it is among `wanted` (with `all_wanted` always), or if it
+    decides a tensor that is written to; otherwise it raises when it is read (``runtime/failed.py``).
+    """
     with _lock:
-        return _run(rec)
+        return _run(rec, wanted, all_wanted)
 
 
 def _live(rec: Recording) -> list[Handle]:
@@ -152,19 +158,46 @@ def _cut_views(found: dict[int, Handle]) -> None:
             del views
 
 
-def _run(rec: Recording) -> Ran | None:
+def _run(rec: Recording, wanted: tuple[Handle, ...], all_wanted: bool) -> Ran | None:
     state = STATE
+    if rec.failed and wanted:
+        failed.ask_again(rec, wanted, _by_themselves)
+        return None
     handles = _live(rec)
     if state.recording is rec:
         state.recording = Recording()
-    if not handles:
-        _release(rec)
-        return None
+    ran = None
+    if handles:
+        try:
+            ran = _compute(rec, handles, donate=not rec.failed)
+        except Exception as error:
+            failed.isolate(rec, handles, wanted, error, _by_themselves, all_wanted)
+            return None
+        except BaseException:
+            if state.recording is not rec and not state.recording.count and not state.recording.leaf_nodes:
+                state.recording = rec  # nothing was overwritten: what was recorded still stands
+            raise
+    raised = (ran and ran.late) or (bounds.complaint(rec) if rec.checks else None)
+    _release(rec)
+    if raised is not None:
+        raise raised
+    return ran
+
+
+def _by_themselves(rec: Recording, handles: Sequence[Handle]) -> None:
+    """Compute what `handles` stand for without writing over anything that others may still be computed from."""
+    late = _compute(rec, handles, donate=False).late
+    if late is not None:
+        raise late
+
+
+def _compute(rec: Recording, handles: Sequence[Handle], donate: bool) -> Ran:
+    """Give `handles` the values they stand for."""
     ending = _ending(rec, handles)
     backend = registry.current()
     if inspect is not None:
         inspect(rec, ending, backend)
-    donated = _donatable(rec) if not ending.waiting else frozenset()
+    donated = _donatable(rec) if donate and not ending.waiting else frozenset()
     key = (ending.goal, donated, tuple([b.order for b in rec.buffers]), backend.name, backend.plan_key())
     plan = _plans.get(key)
     if plan is None:
@@ -183,8 +216,6 @@ def _run(rec: Recording) -> Ran | None:
     except BaseException as error:
         results = getattr(error, "results", None)
         if results is None:
-            if state.recording is not rec and not state.recording.count and not state.recording.leaf_nodes:
-                state.recording = rec  # nothing was overwritten: what was recorded still stands
             raise
         interrupt = error  # it came too late: the run is complete
     try:
@@ -196,13 +227,10 @@ def _run(rec: Recording) -> Ran | None:
     statistics.runs += 1
     statistics.nodes += rec.count
     statistics.last = (plan, rec.bindings, rec.count)
-    _release(rec)
-    if interrupt is not None:
-        raise interrupt
-    return Ran(plan, ending, handles, donated)
+    return Ran(plan, ending, handles, donated, interrupt)
 
 
-def _hand_out(rec: Recording, plan: Plan, ending: Ending, handles: list[Handle], results: list[Buffer]) -> None:
+def _hand_out(rec: Recording, plan: Plan, ending: Ending, handles: Sequence[Handle], results: list[Buffer]) -> None:
     """Give handles the values they stand for; may be called again when an interrupt cut it short."""
     past = None
     if ending.waiting:
@@ -250,7 +278,7 @@ class Ending:
         self.fates = ["past" if n in waiting else FREED if n.tracks else None for n in nodes]
 
 
-def _ending(rec: Recording, handles: list[Handle]) -> Ending:
+def _ending(rec: Recording, handles: Sequence[Handle]) -> Ending:
     nodes = [h._node for h in handles]
     key = (tuple(nodes), tuple(rec.freed))
     tail = rec.tail
@@ -315,6 +343,7 @@ def _residuals(rec: Recording, outputs: tuple[Node, ...], waiting: tuple[Node, .
 
 def _release(rec: Recording) -> None:
     rec.handles.clear()
+    rec.checks.clear()
     rec.imported.clear()
     rec.leaf_handles.clear()
     rec.buffers.clear()
@@ -323,8 +352,14 @@ def _release(rec: Recording) -> None:
 
 def realize(*tensors: Any) -> None:
     """Run what has been recorded, so that the given tensors (and all others that are alive) hold values."""
-    if not tensors or any(t._rec is not None for t in tensors):
-        run_now()
+    if not tensors:
+        if STATE.capture is not None:
+            STATE.capture.refuse()
+        run_recording(STATE.recording, all_wanted=True)
+    for rec in {id(t._rec): t._rec for t in tensors if t._rec is not None}.values():
+        if STATE.capture is not None:
+            STATE.capture.refuse()
+        run_recording(rec, *[t for t in tensors if t._rec is rec])
 
 
 def end_step() -> None:

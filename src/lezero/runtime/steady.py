@@ -20,6 +20,7 @@ from lezero.hal import registry
 from lezero.hal.buffer import Borrowed, Buffer
 from lezero.hal.references import shared
 from lezero.runtime import recorder, run
+from lezero.runtime.bounds import Check, out_of_range
 from lezero.runtime.recorder import STATE, Handle
 from lezero.runtime.run import FREED, Ran, statistics
 
@@ -35,6 +36,7 @@ class Steady:
     written : handles that got new values
     grads : (handle, the handle that became its ``grad``)
     results : node -> the handle made for it in what was returned
+    checks : the ranges of positions it looks at
     bindings, count : the extents of the recording's symbols, its operations
     """
 
@@ -46,6 +48,7 @@ class Steady:
         written: Sequence[Handle],
         grads: Sequence[tuple[Handle, Handle]],
         results: dict[Node, Handle],
+        checks: Sequence[Check],
         bindings: Sequence[int],
         count: int,
     ):
@@ -64,6 +67,7 @@ class Steady:
         self._note_grads([g for _, g in grads if id(g) in place])
         self.grad_places = [place[id(g)] for _, g in grads if id(g) in place]
         self.grad_orders = [g._buffer.order for _, g in grads if id(g) in place]  # type: ignore[union-attr]
+        self.checks = [(c, place[id(c.low)], place[id(c.high)], c.high._node.site) for c in checks]
         self.results = [(node, place[id(h)], h._dynamic, h._history) for node, h in results.items() if id(h) in place]
 
     @staticmethod
@@ -147,7 +151,7 @@ class Steady:
             for t in self.trained:
                 t._grad = None  # its memory is there for the new one
         values += self.constant
-        interrupt = None
+        interrupt: BaseException | None = None
         try:
             outputs = self.plan.program.run(self.arrange(values), self.bindings, self.gone, kept)
         except BaseException as error:
@@ -164,6 +168,8 @@ class Steady:
         statistics.runs += 1
         statistics.nodes += self.count
         statistics.last = (self.plan, self.bindings, self.count)
+        for check, low, high, site in self.checks:
+            interrupt = interrupt or out_of_range(check, outputs[low], outputs[high], self.bindings, site)
         if interrupt is not None:
             raise interrupt
         return made

@@ -49,6 +49,13 @@ from lezero.nn.functional.loss import (
     smooth_l1_loss,
     triplet_margin_loss,
 )
+from lezero.nn.functional.margin import (
+    hinge_embedding_loss,
+    multi_margin_loss,
+    multilabel_soft_margin_loss,
+    poisson_nll_loss,
+    soft_margin_loss,
+)
 from lezero.nn.functional.normalization import (
     batch_norm,
     group_norm,
@@ -69,6 +76,7 @@ from lezero.nn.functional.pooling import (
     max_pool1d,
     max_pool2d,
 )
+from lezero.nn.functional.shuffle import channel_shuffle, pixel_shuffle, pixel_unshuffle
 from lezero.nn.functional.sparse import embedding, one_hot
 
 __all__ = [
@@ -84,6 +92,7 @@ __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
+    "channel_shuffle",
     "conv1d",
     "conv2d",
     "conv_transpose2d",
@@ -104,6 +113,7 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
     "kl_div",
@@ -119,11 +129,16 @@ __all__ = [
     "max_pool2d",
     "mish",
     "mse_loss",
+    "multi_margin_loss",
+    "multilabel_soft_margin_loss",
     "nll_loss",
     "normalize",
     "one_hot",
     "pad",
     "pairwise_distance",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "poisson_nll_loss",
     "prelu",
     "relu",
     "relu6",
@@ -133,6 +148,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "smooth_l1_loss",
+    "soft_margin_loss",
     "softmax",
     "softmin",
     "softplus",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from lezero.ops.embedding import embedding as _embedding
 from lezero.ops.indexing import one_hot as _one_hot
+from lezero.runtime.bounds import expect
 from lezero.runtime.recorder import record
 from lezero.tensor import Tensor, no_grad
+
+_NO_ROW = "embedding: index {index} is not a row of a table of {extent} rows"
 
 
 def embedding(
@@ -21,24 +24,11 @@ def embedding(
         if not -rows <= padding_idx < rows:
             raise ValueError(f"embedding: padding_idx={padding_idx} is not a row of a table of {rows}")
         padding_idx %= rows
-    _check_rows(input, weight)
+    expect(input, weight.shape[0], _NO_ROW)
     if max_norm is not None:
         with no_grad():
             _limit_rows(weight, input, max_norm, norm_type)
     return record(_embedding, (weight, input), (padding_idx,))
-
-
-def _check_rows(index: Tensor, weight: Tensor) -> None:
-    """Indices that are there already are looked at (those still to be computed give a row of zeros where they miss)."""
-    buffer = index._buffer
-    if buffer is None or not buffer.array.size or buffer.array.dtype.kind not in "iu":
-        return
-    rows = int(weight.shape[0])
-    low, high = int(buffer.array.min()), int(buffer.array.max())
-    if low < 0 or high >= rows:
-        raise IndexError(
-            f"embedding: index {low if low < 0 else high} is not a row of a table of {rows} rows (0 to {rows - 1})"
-        )
 
 
 def _limit_rows(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
@@ -56,4 +46,5 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Int64 zeros with a one at each index: (*) -> (*, num_classes); -1 reads the largest index."""
     if num_classes == -1:
         num_classes = int(tensor.max().item()) + 1
+    expect(tensor, num_classes, "one_hot: index {index} is not one of {extent} classes")
     return _one_hot(tensor, num_classes=num_classes)

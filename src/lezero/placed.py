@@ -1,0 +1,195 @@
+"""Functions that write parts of tensors, or list positions; those of one tensor are also methods (see ``composed``).
+
+Names, arguments and results follow PyTorch.
+"""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lezero.graph import dtype as dt
+from lezero.ops.base import normalize_axis
+from lezero.rearranged import _values, meshgrid, tensor_split
+from lezero.tensor import Tensor, arange, stack, tensor, where, zeros
+
+# -- parts written on a copy ------------------------------------------------------------------------------------------
+
+
+def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """With `src` at position `index` of a dimension."""
+    return _with(input, _at(input, "select_scatter", dim, index), src)
+
+
+def slice_scatter(
+    input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    """With `src` at ``start:end:step`` of a dimension."""
+    return _with(input, _at(input, "slice_scatter", dim, slice(start, end, step)), src)
+
+
+def _at(x: Tensor, name: str, dim: int, index: Any) -> tuple:
+    return (slice(None),) * normalize_axis(name, dim, x.ndim) + (index,)
+
+
+def _with(x: Tensor, at: tuple, value: Tensor) -> Tensor:
+    out = x.clone()
+    out[at] = value
+    return out
+
+
+def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0) -> Tensor:
+    """A matrix with `src` along a diagonal."""
+    rows, columns = (int(d) for d in input.shape)
+    n = builtins.min(rows + builtins.min(offset, 0), columns - builtins.max(offset, 0))
+    i = arange(n)
+    return _with(input, (i + builtins.max(-offset, 0), i + builtins.max(offset, 0)), src)
+
+
+def fill_diagonal(input: Tensor, fill_value: Any) -> Tensor:
+    """A matrix with `fill_value` along its diagonal."""
+    on = arange(input.shape[0]).reshape(-1, 1) == arange(input.shape[1])
+    return where(on, fill_value, input)._cast(input.dtype)
+
+
+def scatter_reduce(
+    input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """With the sums or means of all elements of `src` that `index` sends to one place.
+
+    reduce : "sum" or "mean"
+    include_self : whether what was there counts
+    """
+    if reduce not in ("sum", "mean"):
+        raise ValueError(f"scatter_reduce: reduce is 'sum' or 'mean' (others are not there yet), got {reduce!r}")
+    ones = src.detach() * 0 + 1
+    count = zeros(*input.shape, dtype=input.dtype).scatter_add(dim, index, ones)
+    base = input if include_self else where(count == 0, input, input.detach() * 0)
+    out = base.scatter_add(dim, index, src)
+    if reduce == "sum":
+        return out
+    return out / (count + 1 if include_self else count.clamp(min=1))
+
+
+# -- positions and products of them -----------------------------------------------------------------------------------
+
+
+def tril_indices(row: int, col: int, offset: int = 0) -> Tensor:
+    """Rows and columns of the lower triangle."""
+    return tensor(np.stack(np.tril_indices(row, offset, col)))
+
+
+def triu_indices(row: int, col: int, offset: int = 0) -> Tensor:
+    """Rows and columns of the upper triangle."""
+    return tensor(np.stack(np.triu_indices(row, offset, col)))
+
+
+def unravel_index(indices: Tensor, shape: Sequence[int]) -> tuple[Tensor, ...]:
+    """Positions in a tensor of a shape, from positions among its elements in row-major order."""
+    found = []
+    for extent in reversed(tuple(shape)):
+        found.append(indices % extent)
+        indices = indices // extent
+    return tuple(reversed(found))
+
+
+def cartesian_prod(*tensors: Tensor) -> Tensor:
+    """All combinations of one element of each vector, as rows."""
+    if len(tensors) == 1:
+        return tensors[0]
+    return stack([g.reshape(-1) for g in meshgrid(*tensors)], 1)
+
+
+def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """All choices of `r` elements of a vector, as rows."""
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    chosen = np.array(list(choose(builtins.range(int(input.shape[0])), r)), np.int64).reshape(-1, r)
+    return input[tensor(chosen)]
+
+
+def isin(elements: Any, test_elements: Any, *, invert: bool = False) -> Tensor:
+    """Whether each element is among others."""
+    x, among = (t if isinstance(t, Tensor) else tensor(t) for t in (elements, test_elements))
+    found = (x.unsqueeze(-1) == among.reshape(-1)).any(-1)
+    return ~found if invert else found
+
+
+def unique_consecutive(
+    input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """As ``unique``, of neighbours only: the first of each run of equal elements."""
+    array = _values("unique_consecutive", input)
+    rows = array.reshape(-1, 1) if dim is None else np.moveaxis(array, dim, 0).reshape(array.shape[dim], -1)
+    new = np.ones(len(rows), bool)
+    new[1:] = (rows[1:] != rows[:-1]).any(1)
+    starts = np.nonzero(new)[0]
+    out = [tensor(array.reshape(-1)[starts] if dim is None else array.take(starts, dim))]
+    if return_inverse:
+        inverse = np.cumsum(new) - 1
+        out.append(tensor(inverse.reshape(array.shape) if dim is None else inverse))
+    if return_counts:
+        out.append(tensor(np.diff(np.append(starts, len(rows)))))
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The shape that all broadcast to together."""
+    return np.broadcast_shapes(*((s,) if isinstance(s, int) else tuple(s) for s in shapes))
+
+
+def _at_least(tensors: tuple, reshape: Any) -> Any:
+    if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
+        tensors = tuple(tensors[0])
+        return tuple(reshape(t) for t in tensors)
+    out = tuple(reshape(t) for t in tensors)
+    return out[0] if len(out) == 1 else out
+
+
+def atleast_1d(*tensors: Any) -> Any:
+    """With at least one dimension."""
+    return _at_least(tensors, lambda t: t if t.ndim else t.reshape(1))
+
+
+def atleast_2d(*tensors: Any) -> Any:
+    """With at least two dimensions: vectors as rows."""
+    return _at_least(tensors, lambda t: t if t.ndim > 1 else t.reshape(1, -1))
+
+
+def atleast_3d(*tensors: Any) -> Any:
+    """With at least three dimensions: vectors as (1, n, 1), matrices as (n, m, 1)."""
+    return _at_least(
+        tensors, lambda t: t if t.ndim > 2 else t.unsqueeze(-1) if t.ndim == 2 else t.reshape(1, -1).unsqueeze(-1)
+    )
+
+
+def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
+    """In parts along the third dimension."""
+    return tensor_split(input, indices_or_sections, 2)
+
+
+def narrow_copy(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    return input.narrow(dim, start, length).clone()
+
+
+def scalar_tensor(s: Any, *, dtype: Any = None) -> Tensor:
+    """A number as a tensor of no dimensions, of the default dtype."""
+    return tensor(s, dtype=dtype or dt.default_dtype())
+
+
+METHODS = """
+diagonal_scatter dsplit narrow_copy scatter_reduce select_scatter slice_scatter unique_consecutive
+"""  # which are methods of Tensor too
+IN_PLACE = """
+scatter_reduce
+"""  # which of them have a form that writes in place
+FUNCTIONS = """
+atleast_1d atleast_2d atleast_3d broadcast_shapes cartesian_prod combinations diagonal_scatter dsplit isin narrow_copy
+scalar_tensor scatter_reduce select_scatter slice_scatter tril_indices triu_indices unique_consecutive unravel_index
+"""  # for the top level

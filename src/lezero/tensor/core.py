@@ -1,0 +1,174 @@
+"""The core of a tensor: what it is (shape, dtype, device), and how operations are applied to it."""
+
+from __future__ import annotations
+
+from math import prod
+from operator import index as as_index
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+import lezero.ops  # noqa: F401  (fills the registry)
+from lezero.graph import dtype as dt
+from lezero.graph.dtype import DType, as_dtype
+from lezero.graph.place import Device
+from lezero.ops.base import REGISTRY as OPS
+from lezero.ops.base import Op
+from lezero.ops.operand import Operand
+from lezero.runtime.recorder import STATE, Handle, import_handle, record
+
+if TYPE_CHECKING:
+    from lezero.tensor import Tensor
+
+_CPU = Device("cpu")
+
+
+class Core(Operand, Handle):
+    """What all parts of ``Tensor`` build on; each part is a class with one idea, and ``Tensor`` inherits from all of them."""
+
+    if TYPE_CHECKING:  # what the other parts define, and what functions.py installs
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def _apply(self, op: Op, operands: tuple, attrs: tuple) -> Tensor:
+        return record(op, operands, attrs)
+
+    def _accepts(self, other: Any) -> bool:
+        # Arrays are taken so that they are refused with advice: NumPy would answer with an array, without a gradient.
+        return isinstance(other, (bool, int, float, complex, Handle, np.generic, np.ndarray))
+
+    __array_priority__ = 1000  # NumPy's operators leave `array + tensor` and `number * tensor` to us
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents.  Those that are symbols to the recording in progress compare and compute like ints (they are ints)."""
+        rec = self._rec
+        if rec is not None:
+            shape = self._shape
+            if shape is None:
+                shape = self._shape = rec.shape_of(self._node)
+            return shape
+        if self._buffer is None:
+            import_handle(STATE.recording, self)
+            return self.shape
+        shape = self._buffer.array.shape
+        if self._dynamic:
+            symbol = STATE.recording.symbol
+            return tuple(symbol(n) if i in self._dynamic else n for i, n in enumerate(shape))
+        return shape
+
+    @property
+    def dtype(self) -> DType:
+        if self._rec is not None:
+            return self._node.dtype
+        if self._buffer is None:
+            import_handle(STATE.recording, self)
+            return self._node.dtype
+        return as_dtype(self._buffer.array.dtype)
+
+    @property
+    def device(self) -> Device:
+        """Where it is: a string with ``type`` and ``index``."""
+        if self._rec is not None:
+            return Device(self._node.device)
+        return _CPU if self._buffer is None or self._buffer.device == "cpu" else Device(self._buffer.device)
+
+    @property
+    def ndim(self) -> int:
+        if self._rec is not None:
+            return len(self._node.shape)
+        return len(self.shape)
+
+    @property
+    def weak(self) -> bool:
+        return self._weak
+
+    def dim(self) -> int:
+        return self.ndim
+
+    ndimension = dim
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    nelement = numel
+
+    @property
+    def nbytes(self) -> int:
+        return int(prod(self.shape)) * self.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    def element_size(self) -> int:
+        return self.dtype.itemsize
+
+    def is_floating_point(self) -> bool:
+        return self.dtype.is_floating_point
+
+    def is_signed(self) -> bool:
+        return self.dtype.kind not in "bu"
+
+    def is_complex(self) -> bool:
+        return self.dtype.is_complex
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return int(self.shape[0])
+
+    # -- dtype and place ---
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """With another dtype or on another device: ``t.to(lz.float16)``, ``t.to("cpu")``, ``t.to(other)``."""
+        dtype, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
+        kwargs.pop("non_blocking", None), kwargs.pop("copy", None), kwargs.pop("memory_format", None)
+        if kwargs:
+            raise TypeError(f"to: unknown argument {', '.join(kwargs)}")
+        for a in args:
+            if isinstance(a, Core):
+                dtype, device = a.dtype, a.device
+            elif isinstance(a, str) and a not in dt._BY_NAME:
+                device = a
+            elif isinstance(a, bool):
+                continue
+            else:
+                dtype = a
+        if device is not None and str(device).split(":")[0] != "cpu":
+            raise ValueError(
+                f"to: there is no device {device!r} here; backends installed bring theirs, this one has 'cpu'"
+            )
+        return self if dtype is None else self._cast(as_dtype(dtype))
+
+    def _cast(self, dtype: DType) -> Any:
+        return self if self.dtype is dtype else record(OPS["cast"], (self,), (dtype,))
+
+    def type(self, dtype: Any = None) -> Any:
+        return repr(self.dtype) if dtype is None else self._cast(as_dtype(dtype))
+
+    def type_as(self, other: Tensor) -> Tensor:
+        return self._cast(other.dtype)
+
+    def cpu(self) -> Self:
+        return self
+
+    def clone(self) -> Tensor:
+        return record(OPS["identity"], (self,), ())
+
+
+def _sizes(args: tuple) -> tuple[int, ...]:
+    """(2, 3) from f(2, 3), f((2, 3)) and f([2, 3])."""
+    if len(args) == 1 and isinstance(args[0], (tuple, list)):
+        args = tuple(args[0])
+    return tuple(a if isinstance(a, int) else _extent(a) for a in args)
+
+
+def _extent(value: Any) -> int:
+    try:
+        return as_index(value)
+    except TypeError:
+        raise TypeError(f"sizes and dimensions are ints, got {value!r} of type {type(value).__name__}") from None

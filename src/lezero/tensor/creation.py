@@ -1,0 +1,320 @@
+"""Making tensors: of data, of one value, of random numbers, of other tensors."""
+
+from __future__ import annotations
+
+import functools
+import reprlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lezero.graph import dtype as dt
+from lezero.graph.dtype import as_dtype
+from lezero.hal.buffer import Borrowed, Buffer
+from lezero.ops.base import REGISTRY as OPS
+from lezero.ops.base import normalize_axis
+from lezero.runtime import recorder
+from lezero.runtime.recorder import record
+from lezero.tensor.core import Core, _sizes
+
+if TYPE_CHECKING:
+    from lezero.tensor import Tensor
+
+
+def _new(cls: type[Core] | None = None) -> Any:
+    made = cls or recorder.tensor_class
+    return made.__new__(made)
+
+
+def _from_array(array: np.ndarray, requires_grad: bool = False) -> Tensor:
+    t = _new()
+    t._buffer = Buffer(array)
+    t._dynamic = (0,) if array.dtype.kind == "f" or array.dtype.kind == "c" else tuple(range(array.ndim))
+    if array.ndim == 0:
+        t._dynamic = ()
+    if requires_grad:
+        t.requires_grad_()
+    return t
+
+
+def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor holding a copy of `data`: a number, nested sequences, a NumPy array or anything with ``__array__``.
+
+    Python floats become the default dtype, ints int64; arrays keep theirs.
+    """
+    if isinstance(data, Core):
+        array = np.array(data._realized().array, copy=True, order="C")
+    elif isinstance(data, (list, tuple)) and any(isinstance(x, Core) for x in data):
+        array = np.stack([np.asarray(x.numpy() if isinstance(x, Core) else x) for x in data])
+    else:
+        try:
+            array = np.array(data, copy=True, order="C")
+        except ValueError as e:
+            raise ValueError(f"tensor: the nested sequences are not of equal lengths ({e})") from None
+        if not isinstance(data, (np.ndarray, np.generic)) and not hasattr(data, "__array__"):
+            if array.dtype == np.float64:
+                array = array.astype(dt.default_dtype().numpy)
+            elif array.dtype == np.complex128:
+                array = array.astype(dt.default_dtype().to_complex().numpy)
+            elif array.size == 0 and dtype is None:
+                array = array.astype(dt.default_dtype().numpy)
+    if array.dtype == object:
+        raise TypeError(
+            "tensor: a number, nested sequences of numbers or an array is needed, and integers fit 64 bits; "
+            f"got {reprlib.repr(data)} ({type(data).__name__})"
+        )
+    if not array.dtype.isnative:  # files in network order, as MNIST's
+        array = array.astype(array.dtype.newbyteorder("="))
+    if dtype is not None:
+        array = array.astype(as_dtype(dtype).numpy)
+    else:
+        as_dtype(array.dtype)
+    _check_device(device)
+    return _from_array(array, requires_grad)
+
+
+as_tensor = tensor
+
+
+def _check_device(device: Any) -> None:
+    if device is not None and str(device).split(":")[0] != "cpu":
+        raise ValueError(f"there is no device {device!r} here; this machine has 'cpu'")
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A tensor with a copy of the array's values and its dtype."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"from_numpy: a NumPy array is needed, got {type(array).__name__}")
+    return tensor(array)
+
+
+def from_dlpack(source: Any, *, copy: bool | None = None) -> Tensor:
+    """A tensor of what another library holds, by the DLPack protocol.
+
+    Parameters
+    ----------
+    source : object with ``__dlpack__``
+    copy : bool
+        None and True copy.  False shares the memory: whoever owns it must not write to it while tensors computed from it
+        have not been run.  It is never written to from here.
+
+    Raises
+    ------
+    BufferError
+        With ``copy=False``, when the elements do not lie in row-major order.
+    """
+    if not hasattr(source, "__dlpack__"):
+        raise TypeError(f"from_dlpack: an object with __dlpack__ is needed, got {type(source).__name__}")
+    array = np.from_dlpack(source)
+    if copy is None or copy:
+        return tensor(array)
+    as_dtype(array.dtype)
+    if not array.flags.c_contiguous:
+        raise BufferError("from_dlpack(copy=False): the elements must lie in row-major order; use copy=True")
+    t = _from_array(array)
+    t._buffer = Borrowed(array)
+    return t
+
+
+def make_parameter(cls: type, data: Tensor, requires_grad: bool = True) -> Any:
+    """An instance of `cls`, a subclass of Tensor, with the value of `data`; extents are never symbols."""
+    t = _new(cls)
+    t._buffer = data._realized()
+    t._requires_grad = requires_grad
+    return t
+
+
+def _source(name: str, dtype: Any, requires_grad: bool, device: Any = None, **attrs: Any) -> Tensor:
+    _check_device(device)
+    op = OPS[name]
+    t = record(op, (), op.bind({**attrs, "dtype": as_dtype(dtype)}))
+    return t.requires_grad_() if requires_grad else t
+
+
+def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """`fill_value` everywhere."""
+    size = (size,) if isinstance(size, int) else tuple(size)
+    if dtype is None:
+        dtype = fill_value.dtype if isinstance(fill_value, Core) else as_dtype(type(fill_value))
+    if isinstance(fill_value, (bool, int)) or (isinstance(fill_value, float) and repr(fill_value) in ("0.0", "1.0")):
+        return _source("full", dtype, requires_grad, device, shape=size, value=fill_value)
+    _check_device(device)
+    value = fill_value if isinstance(fill_value, Core) else _number(fill_value)
+    t = record(OPS["expand"], (value._cast(as_dtype(dtype)),), (size,))
+    return t.requires_grad_() if requires_grad else t
+
+
+def _number(value: Any) -> Tensor:
+    """A Python number as a 0-d tensor whose value is a run-time input."""
+    dtype = {float: dt.float64, complex: dt.complex128}.get(type(value))
+    from lezero.runtime.inputs import scalar_input
+
+    return scalar_input(lambda: value, dtype or as_dtype(type(value)))
+
+
+def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    return _source("full", dtype or dt.default_dtype(), requires_grad, device, shape=_sizes(size), value=0)
+
+
+def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    return _source("full", dtype or dt.default_dtype(), requires_grad, device, shape=_sizes(size), value=1)
+
+
+def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """As ``zeros``: there is no uninitialised memory to be seen here."""
+    return zeros(*size, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def zeros_like(t: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    return zeros(t.shape, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
+
+
+def ones_like(t: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    return ones(t.shape, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
+
+
+def full_like(
+    t: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    return full(t.shape, fill_value, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
+
+
+empty_like = zeros_like
+
+
+def arange(
+    start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """start, start + step, … before `end`."""
+    if end is None:
+        start, end = 0, start
+    if dtype is None:
+        dtype = dt.default_dtype() if any(isinstance(v, float) for v in (start, end, step)) else dt.int64
+    return _source("arange", dtype, requires_grad, device, start=start, stop=end, step=step)
+
+
+def linspace(
+    start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    return _source(
+        "linspace", dtype or dt.default_dtype(), requires_grad, device, start=float(start), stop=float(end), steps=steps
+    )
+
+
+def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    if n < 0 or (m is not None and m < 0):
+        raise ValueError(f"eye: extents must not be negative, got {(n, m)}")
+    rows, columns = arange(n).reshape(n, 1), arange(n if m is None else m)
+    t = (rows == columns)._cast(as_dtype(dtype or dt.default_dtype()))
+    return t.requires_grad_() if requires_grad else t
+
+
+def _random(name: str, shape: tuple, dtype: Any, generator: Any, requires_grad: bool, **attrs: Any) -> Tensor:
+    from lezero.runtime.inputs import random_key
+
+    op = OPS[name]
+    t = record(op, random_key(generator), op.bind({"shape": shape, "dtype": as_dtype(dtype), **attrs}))
+    return t.requires_grad_() if requires_grad else t
+
+
+def rand(
+    *size: Any, dtype: Any = None, device: Any = None, generator: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Uniform in [0, 1)."""
+    _check_device(device)
+    return _random("uniform", _sizes(size), dtype or dt.default_dtype(), generator, requires_grad)
+
+
+def randn(
+    *size: Any, dtype: Any = None, device: Any = None, generator: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Normally distributed, mean 0 and variance 1."""
+    _check_device(device)
+    return _random("normal", _sizes(size), dtype or dt.default_dtype(), generator, requires_grad)
+
+
+def randint(
+    low: int, high: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None, generator: Any = None
+) -> Tensor:
+    """Integers from `low` (0 if left out) to `high` - 1."""
+    if size is None:
+        low, high, size = 0, low, high
+    if high <= low:
+        raise ValueError(f"randint: high={high} must be greater than low={low}")
+    _check_device(device)
+    return _random("randint", tuple(size), dtype or dt.int64, generator, False, low=low, high=high)
+
+
+def randperm(n: int, *, dtype: Any = None, device: Any = None, generator: Any = None) -> Tensor:
+    """The numbers from 0 to n - 1 in random order."""
+    return rand(n, dtype=dt.float64, device=device, generator=generator).argsort()._cast(as_dtype(dtype or dt.int64))
+
+
+def rand_like(t: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    return rand(t.shape, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
+
+
+def randn_like(t: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    return randn(t.shape, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
+
+
+def randint_like(t: Tensor, low: int, high: Any = None, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Random integers from `low` (0 if left out) to `high` - 1, of the shape and dtype of `t`."""
+    low, high = (0, low) if high is None else (low, high)
+    return randint(low, high, t.shape, device=device)._cast(as_dtype(dtype or t.dtype))
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
+    """Join along an existing dimension (`axis` is another name for it); dtypes that differ are promoted."""
+    tensors = tuple(tensors)
+    if not tensors:
+        raise ValueError("cat: at least one tensor is needed")
+    dim = dim if axis is None else axis
+    if len(dtypes := dict.fromkeys(t.dtype for t in tensors)) > 1:
+        wide = functools.reduce(dt.promote, dtypes)
+        tensors = tuple(t._cast(wide) for t in tensors)
+    return record(OPS["concatenate"], tensors, (normalize_axis("cat", dim, tensors[0].ndim),))
+
+
+concat = concatenate = cat
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
+    """Join along a new dimension (`axis` is another name for it)."""
+    tensors = tuple(tensors)
+    dim = dim if axis is None else axis
+    if not tensors:
+        raise ValueError("stack: at least one tensor is needed")
+    return cat([t.unsqueeze(normalize_axis("stack", dim, t.ndim + 1)) for t in tensors], dim)
+
+
+def where(condition: Tensor, x: Any, y: Any) -> Tensor:
+    """x where `condition` holds, y elsewhere."""
+    return record(OPS["where"], (condition, x, y), ())
+
+
+def einsum(equation: str, *operands: Tensor) -> Tensor:
+    """Sums of products over named dimensions, as in NumPy."""
+    return record(OPS["einsum"], operands, OPS["einsum"].bind({"equation": equation}))
+
+
+class New(Core):
+    """What makes tensors of this one's dtype."""
+
+    def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        return zeros(*size, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
+
+    def new_ones(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        return ones(*size, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
+
+    def new_empty(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        return empty(*size, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
+
+    def new_full(
+        self, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    ) -> Tensor:
+        return full(size, fill_value, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
+
+    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        return tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)

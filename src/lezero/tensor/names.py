@@ -1,0 +1,109 @@
+"""What programs written for PyTorch ask of a tensor's place and memory, and names that mean nothing here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from lezero.tensor.core import Core
+
+if TYPE_CHECKING:
+    from lezero.tensor import Tensor
+
+
+class _Elsewhere:
+    """An attribute that is not there, and says what to use instead."""
+
+    def __init__(self, name: str, advice: str):
+        self.name, self.advice = name, advice
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        raise AttributeError(f"'Tensor' has no attribute {self.name!r}: {self.advice}")
+
+
+def _never(doc: str) -> property:
+    answer = property(lambda self: False)
+    answer.__doc__ = doc
+    return answer
+
+
+class Names(Core):
+    """Properties of place and memory; to the user every tensor lies in row-major order."""
+
+    is_cpu = property(lambda self: self.device.type == "cpu", doc="Whether it is in the memory of the processor.")
+    is_cuda = property(lambda self: self.device.type == "cuda", doc="Whether it is in the memory of an NVIDIA GPU.")
+    is_meta = _never("Never: all tensors have values.")
+    is_sparse = _never("Never: all tensors are dense.")
+    is_quantized = _never("Never: there are no quantized dtypes.")
+    is_nested = _never("Never: all tensors have one shape.")
+
+    def get_device(self) -> int:
+        """The number of the device, -1 for the CPU."""
+        index = self.device.index
+        return -1 if self.is_cpu else index or 0
+
+    def stride(self, dim: int | None = None) -> Any:
+        """How many elements lie between neighbours along each dimension (or along one)."""
+        found = []
+        step = 1
+        for extent in reversed(self.shape):
+            found.append(step)
+            step = step * max(extent, 1)
+        strides = tuple(reversed(found))
+        return strides if dim is None else strides[dim]
+
+    def storage_offset(self) -> int:
+        """0: no tensor begins inside another."""
+        return 0
+
+    def contiguous(self, memory_format: Any = None) -> Self:
+        return self
+
+    def is_contiguous(self, memory_format: Any = None) -> bool:
+        return True
+
+    def is_nonzero(self) -> bool:
+        """Whether the only element is not zero."""
+        return bool(self.item())
+
+    def is_same_size(self, other: Tensor) -> bool:
+        return tuple(self.shape) == tuple(other.shape)
+
+    def is_pinned(self) -> bool:
+        return False
+
+    def is_conj(self) -> bool:
+        """Never: ``conj()`` computes."""
+        return False
+
+    def is_neg(self) -> bool:
+        return False
+
+    def is_inference(self) -> bool:
+        return False
+
+    def resolve_conj(self) -> Self:
+        return self
+
+    def resolve_neg(self) -> Self:
+        return self
+
+
+_ELSEWHERE = {
+    "squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_": "a tensor keeps its shape; assign the result of the method without _",
+    "resize_ resize_as_": "a tensor keeps its shape; x = x.reshape(...) or lz.nn.functional.pad make another",
+    "as_strided as_strided_": "there are no strides to choose; use unfold, reshape, permute or indexing",
+    "data_ptr storage untyped_storage set_": "memory is not written to from outside; x.numpy() gives the values without a copy",
+    "apply_ map_ map2_": "functions of single elements cannot be compiled; use operations on whole tensors",
+    "to_sparse to_dense coalesce indices values": "all tensors are dense",
+    "det inverse cholesky svd qr logdet slogdet pinverse eig lu matrix_exp": (
+        "there is no linear algebra of this kind yet; numpy.linalg works on x.numpy() where no gradient is needed"
+    ),
+    "cuda": "x.to(device) moves it; lz.device.devices() lists the devices there are",
+    "pin_memory": "it is only needed for copies to a GPU; leave it out",
+    "share_memory_": "the DataLoader's workers hand tensors over by themselves; leave it out",
+    "register_post_accumulate_grad_hook": "register_hook is called with the gradient before it is accumulated",
+}
+
+for _names, _advice in _ELSEWHERE.items():
+    for _name in _names.split():
+        setattr(Names, _name, _Elsewhere(_name, _advice))

@@ -1,0 +1,163 @@
+"""Reading values: as Python numbers, arrays, text, copies and pickles.  Reading runs what has been recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from lezero.graph import dtype as dt
+from lezero.hal.buffer import Buffer, export
+from lezero.runtime.recorder import STATE, import_handle
+from lezero.runtime.run import run_now, run_recording
+from lezero.tensor.core import Core
+from lezero.tensor.modes import no_grad
+
+if TYPE_CHECKING:
+    from lezero.tensor import Tensor
+
+
+class Values(Core):
+    """What a tensor holds, for everybody who is no tensor."""
+
+    def _realized(self) -> Buffer:
+        if self._buffer is None:
+            if self._rec is None:
+                import_handle(STATE.recording, self)
+            if self._rec is STATE.recording:
+                run_now(self)
+            else:
+                run_recording(self._rec, self)  # type: ignore[arg-type]
+        assert self._buffer is not None
+        return self._buffer
+
+    def realize(self) -> Self:
+        """Run what has been recorded, so that this tensor holds its value."""
+        self._realized()
+        return self
+
+    def numpy(self) -> np.ndarray:
+        """The values as a read-only array, without a copy."""
+        if self._requires_grad or (
+            self.requires_grad and STATE.grad_mode and self._rec is not None and self._node.tracks
+        ):
+            pass  # reading is harmless here: values are immutable, so no gradient can be missed
+        return export(self._realized())
+
+    def item(self) -> Any:
+        """The value of a tensor of one element as a Python number."""
+        array = self._realized().array
+        if array.size != 1:
+            raise ValueError(f"item(): only for a tensor of one element, this one has shape {array.shape}")
+        value = array.reshape(())[()]
+        return float(value) if self.dtype in dt.FLOATING else value.item()
+
+    def tolist(self) -> Any:
+        array = self._realized().array
+        return array.astype(np.float32).tolist() if self.dtype in (dt.bfloat16, dt.float16) else array.tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The module with the functions of the array API standard (those it has; names and behaviour are PyTorch's)."""
+        import lezero
+
+        return lezero
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """Hand the values to another library, without a copy where it can promise not to write into them."""
+        if self.dtype is dt.bfloat16:
+            raise BufferError("DLPack through NumPy has no bfloat16; use .float() first")
+        array = self.numpy()
+        if copy or max_version is None or max_version < (1, 0):  # an older consumer cannot be told that it is read-only
+            return array.copy().__dlpack__()
+        return array.__dlpack__(max_version=max_version)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu":
+            raise TypeError(f"only integer tensors of one element can be an index, this one is {self.dtype.name}")
+        return int(self.item())
+
+    def __iter__(self):
+        if not self.shape:
+            raise TypeError("iteration over a 0-d tensor")
+        return (self[i] for i in range(int(self.shape[0])))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
+
+    def __repr__(self) -> str:
+        array = self._realized().array
+        if self.dtype in (dt.bfloat16, dt.float16):
+            array = array.astype(np.float32)
+        prefix = "tensor("
+        text = np.array2string(array, separator=", ", prefix=prefix, precision=4, threshold=1000)
+        words = []
+        if self.dtype not in (dt.default_dtype(), dt.int64, dt.bool_):
+            words.append(f"dtype={self.dtype!r}")
+        if array.size == 0:
+            words.append(f"shape={array.shape}")
+        if self.requires_grad:
+            words.append("requires_grad=True")
+        return prefix + ", ".join([text, *words]) + ")"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.ndim == 0 and spec else repr(self)
+
+    def __deepcopy__(self, memo: dict) -> Self:
+        if not self.is_leaf:
+            raise RuntimeError("deepcopy: only leaves can be copied; use .detach().clone()")
+        with no_grad():
+            made = type(self).__new__(type(self))
+            made.__dict__.update({k: v for k, v in self.__dict__.items() if not k.startswith("_")})
+            made._buffer = Buffer(np.array(self._realized().array, copy=True, order="C"))
+            made._dynamic = self._dynamic
+            made._requires_grad = self._requires_grad
+            if self._grad is not None:
+                import copy
+
+                made._grad = copy.deepcopy(self._grad, memo)
+        memo[id(self)] = made
+        return made
+
+    def __copy__(self) -> Tensor:
+        return self.detach().requires_grad_(self._requires_grad)
+
+    def __reduce__(self):
+        array = np.ascontiguousarray(self._realized().array)
+        return _unpickle, (
+            type(self),
+            array.tobytes(),
+            self.dtype.name,
+            array.shape,
+            self._requires_grad,
+            self._dynamic,
+        )
+
+
+def _unpickle(cls: type[Core], data: bytes, dtype: str, shape: tuple, requires_grad: bool, dynamic: tuple) -> Tensor:
+    t: Any = cls.__new__(cls)
+    t._buffer = Buffer(np.frombuffer(bytearray(data), dt.by_name(dtype).numpy).reshape(shape))
+    t._requires_grad, t._dynamic = requires_grad, dynamic
+    return t

@@ -1,0 +1,101 @@
+"""Writing: values never change, a write points the handle at another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log1p, pi
+from typing import TYPE_CHECKING, Any, Self
+
+from lezero.graph.dtype import float64
+from lezero.ops.base import REGISTRY as OPS
+from lezero.ops.base import broadcast_shapes
+from lezero.runtime.recorder import assign, record
+from lezero.tensor.core import Core
+from lezero.tensor.creation import rand, randint, randn, tensor
+
+if TYPE_CHECKING:
+    from lezero.tensor import Tensor
+
+
+def in_place(method: Callable) -> Callable:
+    """`method`, written to the tensor itself."""
+
+    def write(self: Core, *args: Any, **kwargs: Any) -> Tensor:
+        return self._set(method(self, *args, **kwargs))
+
+    write.__name__ = method.__name__ + "_"
+    write.__doc__ = "The same, in place."
+    return write
+
+
+class Writing(Core):
+    """Methods that give a tensor another value."""
+
+    def _set(self, value: Any) -> Self:
+        """Point this handle at `value`, broadcast and cast to what it is now."""
+        if not isinstance(value, Core):
+            value = record(OPS["full"], (), ((), value, self.dtype))
+        if value.dtype is not self.dtype:
+            order = "biufc".replace("u", "").index
+            kind = lambda d: order("i" if d.kind == "u" else d.kind)
+            if kind(value.dtype) > kind(self.dtype):
+                raise RuntimeError(
+                    f"an in-place result of dtype {value.dtype.name} cannot be stored in {self.dtype.name}"
+                )
+            value = value._cast(self.dtype)
+        if tuple(value.shape) != tuple(self.shape):
+            if broadcast_shapes("in-place write", value.shape, self.shape) != tuple(self.shape):
+                raise RuntimeError(f"in-place: shape {tuple(value.shape)} does not fit into {tuple(self.shape)}")
+            value = record(OPS["expand"], (value,), (tuple(self.shape),))
+        assign(self, value)
+        return self
+
+    def copy_(self, source: Any) -> Self:
+        """Overwrite with `source`, broadcast and cast."""
+        source = source if isinstance(source, Core) else tensor(source)
+        return self._set(source._cast(self.dtype))
+
+    def fill_(self, value: Any) -> Self:
+        value = (
+            value
+            if isinstance(value, Core)
+            else value * record(OPS["full"], (), ((), 1, self.dtype))
+            if self.dtype.kind in "fc"
+            else value
+        )
+        return self._set(
+            value._cast(self.dtype) if isinstance(value, Core) else record(OPS["full"], (), ((), value, self.dtype))
+        )
+
+    def zero_(self) -> Self:
+        return self._set(record(OPS["full"], (), ((), 0, self.dtype)))
+
+    def normal_(self, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Self:
+        return self._set(randn(*self.shape, dtype=self.dtype, generator=generator) * std + mean)
+
+    def uniform_(self, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Self:
+        return self._set(rand(*self.shape, dtype=self.dtype, generator=generator) * (b - a) + a)
+
+    def bernoulli_(self, p: float = 0.5, generator: Any = None) -> Self:
+        return self._set((rand(*self.shape, generator=generator) < p)._cast(self.dtype))
+
+    def exponential_(self, lambd: float = 1.0, generator: Any = None) -> Self:
+        return self._set((-rand(*self.shape, dtype=self.dtype, generator=generator)).log1p() / -lambd)
+
+    def log_normal_(self, mean: float = 1.0, std: float = 2.0, generator: Any = None) -> Self:
+        """Numbers whose logarithms are normally distributed."""
+        return self._set((randn(*self.shape, dtype=self.dtype, generator=generator) * std + mean).exp())
+
+    def cauchy_(self, median: float = 0.0, sigma: float = 1.0, generator: Any = None) -> Self:
+        u = rand(*self.shape, dtype=self.dtype, generator=generator)
+        return self._set(((u - 0.5) * pi).tan() * sigma + median)
+
+    def geometric_(self, p: float, generator: Any = None) -> Self:
+        """How many trials of success probability `p` it took, 1 or more."""
+        u = rand(*self.shape, dtype=float64, generator=generator)
+        return self._set(((-u).log1p() / log1p(-p)).floor()._cast(self.dtype) + 1)
+
+    def random_(self, low: int, high: int | None = None, generator: Any = None) -> Self:
+        """Integers from `low` (0 if left out) to `high` - 1."""
+        low, high = (0, low) if high is None else (low, high)
+        return self._set(randint(low, high, tuple(self.shape), generator=generator)._cast(self.dtype))
