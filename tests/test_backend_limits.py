@@ -99,3 +99,26 @@ def test_eight_dimensions():
     np.testing.assert_array_equal((x.sum((0, 2, 4)) * 2).numpy(), turned.sum((0, 2, 4)) * 2)
     np.testing.assert_array_equal((x + lz.tensor(a)).numpy(), turned + a)
     np.testing.assert_array_equal(x.reshape(16, 16).numpy(), turned.reshape(16, 16))
+
+
+HALVES = [
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "digamma", "erfc", "lgamma", "log10", "sinh", "tan", "exp", "tanh", "sqrt",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(), (3,), (40,)])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_functions_computed_in_double_on_half_operands(dtype, size):
+    x = np.random.default_rng(0).uniform(0.1, 0.9, size)
+    kind = getattr(lz, dtype)
+    t = lz.tensor(x.astype(np.float32)).to(kind)
+    wide = t.to(lz.float64)
+    eps = 2.0**-10 if dtype == "float16" else 2.0**-7
+    for name in HALVES:
+        shifted = (t + 1, wide + 1) if name == "acosh" else (t, wide)
+        ours, exact = (getattr(lz, name)(v) for v in shifted)
+        np.testing.assert_allclose(ours.to(lz.float64).numpy(), exact.numpy(), rtol=2 * eps, atol=eps, err_msg=name)
+    y, wide_y = t * 0.3 + 0.1, (t * 0.3 + 0.1).to(lz.float64)
+    for name in ("fmod", "remainder", "pow", "atan2"):
+        ours, exact = getattr(lz, name)(t, y), getattr(lz, name)(wide, wide_y)
+        np.testing.assert_allclose(ours.to(lz.float64).numpy(), exact.numpy(), rtol=2 * eps, atol=eps, err_msg=name)

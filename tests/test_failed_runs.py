@@ -233,9 +233,10 @@ def test_an_interrupt_loses_nothing(when, monkeypatch):
         if when == "before":
             monkeypatch.setattr(run, "_compute", real)
             raise KeyboardInterrupt
-        real(rec, handles, donate)
+        ran = real(rec, handles, donate)
         monkeypatch.setattr(run, "_compute", real)
-        return KeyboardInterrupt()
+        ran.late = KeyboardInterrupt()
+        return ran
 
     monkeypatch.setattr(run, "_compute", interrupted)
     with pytest.raises(KeyboardInterrupt):

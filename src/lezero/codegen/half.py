@@ -46,6 +46,9 @@ def round_to(b: Builder, x: X, type: str) -> X:
         rounded = (bits + 0x7FFF + (bits.lshr(16) & 1)).lshr(16)
         return x.isnan().where(bits.lshr(16) | 0x40, rounded).convert("trunc", "i16")
     if b.target.f16_convert:
+        # The fence keeps LLVM from making one rounding of this and one from f64 to f32 before it: no instruction does that.
+        suffix = "f32" if x.n == 1 else f"v{x.n}f32"
+        x = b.call(f"llvm.arithmetic.fence.{suffix}", "float", x.n, [x])
         return x.convert("fptrunc", "half").convert("bitcast", "i16")
     bits = x.bits()
     magnitude = bits & 0x7FFFFFFF
