@@ -386,3 +386,94 @@ def test_a_schedule_builds_no_plan_and_reaches_a_captured_step(captured):
             built = stats()["plans_built"]
     assert stats()["plans_built"] == built
     close(ours, theirs)
+
+
+# -- steps that are followed instead of recorded again ----------------------------------------------------------------
+
+
+STEPS = {
+    "sgd": lambda p: optim.SGD(p, lr=0.1),
+    "momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+    "adam": lambda p: optim.Adam(p, lr=0.1),
+    "rmsprop": lambda p: optim.RMSprop(p, lr=0.1, momentum=0.5),
+    "adagrad": lambda p: optim.Adagrad(p, lr=0.1),
+}
+
+
+def twin(make, start):
+    """The same optimizer and parameter in PyTorch."""
+    torch = pytest.importorskip("torch")
+    w = torch.nn.Parameter(torch.tensor(start))
+    theirs = {
+        "sgd": torch.optim.SGD,
+        "momentum": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "rmsprop": torch.optim.RMSprop,
+    }
+    more = {"momentum": {"momentum": 0.9}, "rmsprop": {"momentum": 0.5}}
+    return w, theirs.get(make, torch.optim.Adagrad)([w], lr=0.1, **more.get(make, {}))
+
+
+@pytest.mark.parametrize("make", list(STEPS))
+def test_gradients_that_are_there_before_the_step_are_those_of_now(make):
+    """Old gradients are held, and the new ones have been read: the step must not take the old ones."""
+    start = np.array([1.0, -2.0, 3.0])
+    w = nn.Parameter(tensor(start))
+    opt = STEPS[make]([w])
+    v, theirs = twin(make, start)
+    held = []
+    for i in range(6):
+        opt.zero_grad()
+        (w * w * (i + 1.0)).sum().backward()
+        held.append(w.grad)
+        w.grad.numpy()
+        opt.step()
+        theirs.zero_grad()
+        (v * v * (i + 1.0)).sum().backward()
+        theirs.step()
+        np.testing.assert_allclose(w.detach().numpy(), v.detach().numpy(), rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", list(STEPS))
+def test_views_of_parameters_follow_the_steps(make):
+    w = nn.Parameter(tensor([1.0, -2.0, 3.0]))
+    opt = STEPS[make]([w])
+    view, inner = w.detach()[0:2], w.detach()[1:][1:]
+    for _ in range(5):
+        opt.zero_grad()
+        (w * w).sum().backward()
+        opt.step()
+        assert view.tolist() == w.tolist()[:2] and inner.tolist() == w.tolist()[2:]
+
+
+@pytest.mark.parametrize("make", ["momentum", "adam", "rmsprop", "adagrad"])
+def test_state_that_was_loaded_is_used_though_the_old_one_is_held(make):
+    def run(hold):
+        w = nn.Parameter(tensor([1.0, -2.0, 3.0]))
+        opt = STEPS[make]([w])
+        held, saved = [], None
+        for i in range(8):
+            if i == 2:
+                saved = opt.state_dict()
+            if i == 5:
+                held += opt.state[w].values() if hold else []
+                opt.load_state_dict(saved)
+            opt.zero_grad()
+            (w * w).sum().backward()
+            opt.step()
+        return w.tolist()
+
+    assert run(True) == run(False)
+
+
+def test_a_momentum_that_comes_and_goes():
+    w, recorded = (nn.Parameter(tensor([1.0, -2.0, 3.0])) for _ in range(2))
+    opt, plain = optim.SGD([w], lr=0.1), optim.SGD([recorded], lr=0.1)
+    plain._replays = False
+    for i in range(12):
+        for p, o in ((w, opt), (recorded, plain)):
+            o.param_groups[0]["momentum"] = 0.9 if i // 3 % 2 else 0.0
+            o.zero_grad()
+            (p * p).sum().backward()
+            o.step()
+        assert w.tolist() == recorded.tolist()

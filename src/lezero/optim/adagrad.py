@@ -35,6 +35,8 @@ class Adagrad(Optimizer):
         Go up the gradient.
     """
 
+    _replays = True
+
     def __init__(
         self,
         params: ParamsT,

@@ -96,14 +96,15 @@ class Optimizer:
         key: list[Any] = []
         state = self.state
         for group in self.param_groups:
-            key += [v for v in group.values() if v is None or v is True or v is False]
+            key += [_decides(v) for v in group.values()]
             for p in group["params"]:
                 grad = p._grad
                 if grad is None:
                     key.append(None)
                     continue
                 reads += (p, grad)
-                key += (id(p), len(state[p]) if p in state else 0)
+                key.append(id(p))
+                key += map(id, state[p].values()) if p in state else (0,)
         return tuple(key), reads
 
     def _on_line(self, step: Callable) -> Any:
@@ -256,6 +257,17 @@ class Optimizer:
             lines.append(f"Parameter Group {i}")
             lines += [f"    {k}: {group[k]}" for k in sorted(group) if k not in ("params", "param_names")]
         return "\n".join([*lines, ")"])
+
+
+def _decides(value: Any) -> Any:
+    """What of a hyper-parameter decides which operations are recorded: which tensor, which flag, or whether it is zero."""
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, (int, float)):
+        return value == 0
+    if isinstance(value, tuple):
+        return tuple([_decides(v) for v in value])
+    return id(value)
 
 
 def _ending_step(step: Callable) -> Callable:

@@ -48,6 +48,8 @@ class RMSprop(Optimizer):
         Go up the gradient.
     """
 
+    _replays = True
+
     def __init__(
         self,
         params: ParamsT,

@@ -38,6 +38,8 @@ class SGD(Optimizer):
         Go up the gradient.
     """
 
+    _replays = True
+
     def __init__(
         self,
         params: ParamsT,

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
-from lezero.runtime.recorder import Handle, Recording, _stale_views
+from lezero.runtime.recorder import Handle, Recording, stale_views
 
 Attempt = Callable[[Recording, Sequence[Handle]], object]
 """Computes the given handles of a recording, and nothing else."""
@@ -85,7 +85,7 @@ def undo(rec: Recording, written: Iterable[tuple[Handle, Buffer]] = ()) -> None:
     for t, buffer in [*written, *before]:
         if t._rec is rec:
             t._rec, t._buffer, t._shape, t._history = None, buffer, None, None
-            _stale_views(t, None)
+            stale_views(t)
     for t in rec.variables.values():
         if t._grad is not None and t._grad._rec is rec:
             t._grad = None

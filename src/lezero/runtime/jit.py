@@ -211,8 +211,9 @@ class Variant:
             saved.append((t, t._rec, t._node, None if t._buffer is None else ref(t._buffer), t._history, t._shape))
             t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
             rec.handles.append(ref(t))
-        for _, source in self.written:
-            _stale_views(arguments[source] if type(source) is int else source, rec)
+        written = {id(t): t for t, *_ in saved}
+        for t in written.values():
+            recorder.stale_views(t, written)
         grads = [(arguments[t] if type(t) is int else t, _handle(rec, node)) for node, t in self.grads]
         for t, _ in grads:
             t._grad = None  # the function cleared it, or there was none: its memory is there for the new one
@@ -253,15 +254,6 @@ class Variant:
         known = [*written, *[g for _, g in grads], *made.values(), *[h for c in checks for h in (c.low, c.high)]]
         if Steady.possible(ran, self.leaves, known):
             self.steady = Steady(ran, self.leaves, arguments, written, grads, made, checks, self.bindings, self.count)
-
-
-def _stale_views(t: Handle, rec: Recording) -> None:
-    """Views of a handle that is written to, made outside: derived again when next used."""
-    for r in t._views or ():
-        view = r()
-        if view is not None and view._rec is not rec:
-            view._rec = view._buffer = view._shape = view._history = None
-            _stale_views(view, rec)
 
 
 def _forgotten(rec: Recording, capture: Capture) -> set[int]:

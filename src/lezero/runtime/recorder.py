@@ -13,7 +13,7 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -531,7 +531,7 @@ def assign(t: Handle, value: Handle) -> None:
     adopt(t, value)
     if t._requires_grad:
         state.recording.variables[t._node] = t
-    _stale_views(t, None)
+    stale_views(t)
     base = t._base
     came_from = t
     while base is not None:
@@ -541,7 +541,7 @@ def assign(t: Handle, value: Handle) -> None:
         adopt(base, updated)
         if base._requires_grad:
             state.recording.variables[base._node] = base
-        _stale_views(base, came_from)
+        stale_views(base, (id(came_from),))
         came_from, base = base, base._base
 
 
@@ -582,8 +582,8 @@ WRITE_BACK: dict[str, Callable[..., Any]] = {}
 """View operation -> (base, view with its new value, **attrs) -> the base's new value; filled by lezero.tensor."""
 
 
-def _stale_views(t: Handle, fresh: Handle | None) -> None:
-    """Views of `t`, except `fresh`, must be derived again when next used."""
+def stale_views(t: Handle, fresh: Collection[int] = ()) -> None:
+    """Views of `t`, except those with the ids `fresh`, must be derived again when next used."""
     if not t._views:
         return
     alive = []
@@ -592,10 +592,10 @@ def _stale_views(t: Handle, fresh: Handle | None) -> None:
         if view is None:
             continue
         alive.append(r)
-        if view is not fresh:
+        if id(view) not in fresh:
             STATE.recording.imported.pop(id(view), None)
             view._rec = view._buffer = view._shape = view._history = None
-            _stale_views(view, None)
+            stale_views(view, fresh)
     t._views = alive
 
 

@@ -5,7 +5,8 @@ handles in the same places, they record the same nodes.  The first time, :func:`
 segment: where the trie path ends, which leaves it imported, which handles it pointed elsewhere.  When the same trie node is
 reached again and everything it relied on is as it was, the recording jumps to the end of the segment.
 
-A segment holds handles weakly, and is dropped when any of them is gone.
+A segment holds handles weakly, and is dropped when any of them is gone.  Those it starts from may be others each time
+(gradients are): it knows them by their position.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from weakref import ref
 from lezero.graph import dim as dims
 from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
+from lezero.runtime import recorder
 from lezero.runtime.recorder import STATE, Handle, Recording
 
 MAX_SEGMENTS = 32
@@ -52,10 +54,15 @@ class Segment:
                 return False
             if node is None and (t._rec is not None or t._buffer is None):
                 return False
+        if len(set(map(id, reads))) != len(reads):
+            return False
         for node, source in self.imports:
-            if type(source) is not ref:
+            if type(source) is ref:
+                leaf = source()
+            elif type(source) is int:
+                leaf = reads[source]
+            else:
                 continue
-            leaf = source()
             if leaf is None or leaf._rec is not None or leaf._buffer is None or id(leaf) in imported:
                 return False
             array = leaf._buffer.array
@@ -65,27 +72,26 @@ class Segment:
                 return False
         return all(dims.holds(g, rec.bindings) for g in self.guards)
 
-    def follow(self, rec: Recording) -> None:
+    def follow(self, rec: Recording, reads: Sequence[Handle]) -> None:
         """Do it again, all of it even when an interrupt comes in between."""
         leaves, scalars = len(rec.leaf_nodes), len(rec.scalars)
         try:
-            self._follow(rec)
+            self._follow(rec, reads)
         except BaseException:
             for parallel in (rec.leaf_nodes, rec.leaf_handles, rec.buffers):
                 del parallel[leaves:]
             del rec.scalars[scalars:]
-            self._follow(rec)
+            self._follow(rec, reads)
             raise
 
-    def _follow(self, rec: Recording) -> None:
+    def _follow(self, rec: Recording, reads: Sequence[Handle]) -> None:
         import numpy as np
 
         leaf_nodes, leaf_handles, buffers, imported = rec.leaf_nodes, rec.leaf_handles, rec.buffers, rec.imported
         for node, source in self.imports:
             leaf_nodes.append(node)
-            if type(source) is ref:
-                t = source()
-                assert t is not None  # `fits` has looked
+            if type(source) is ref or type(source) is int:
+                t: Any = source() if type(source) is ref else reads[source]  # type: ignore[index]  # alive: `fits` has looked
                 imported[id(t)] = node
                 leaf_handles.append(t)
                 buffers.append(t._buffer)
@@ -96,14 +102,20 @@ class Segment:
                 leaf_handles.append(None)
                 buffers.append(Buffer(np.array(source(), node.dtype.numpy)))
         handles = rec.handles
+        viewed: list[Handle] = []
         for r, node in self.adopted:
-            t = r()
-            assert t is not None  # what owns the table owns these
+            t = r()  # alive: what owns the table owns these
             imported.pop(id(t), None)
             t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
             handles.append(r)
             if t._requires_grad:
                 rec.variables[node] = t
+            if t._views:
+                viewed.append(t)
+        if viewed:
+            written = {id(r()) for r, _ in self.adopted}
+            for t in viewed:
+                recorder.stale_views(t, written)
         rec.tail, rec.count = self.end, rec.count + self.count
 
 
@@ -119,8 +131,9 @@ def replayed(table: dict[Any, Segment], key: Hashable, fn: Callable[[], Any], re
     rec = state.recording
     start = rec.tail
     segment = table.get((start, key))
-    if segment is not None and segment.fits(rec, reads):
-        segment.follow(rec)
+    watched = state.capture is not None or recorder.journal is not None  # they want to see every write
+    if segment is not None and not watched and segment.fits(rec, reads):
+        segment.follow(rec, reads)
         return None
     places = [t._node if t._rec is rec else rec.imported.get(id(t)) for t in reads]
     count, leaves, made, symbols = rec.count, len(rec.leaf_nodes), len(rec.handles), len(rec.bindings)
@@ -136,7 +149,7 @@ def replayed(table: dict[Any, Segment], key: Hashable, fn: Callable[[], Any], re
         outer.extend(adopted)
     if state.recording is not rec or len(rec.bindings) != symbols:
         return result
-    segment = _learn(rec, start, count, leaves, made, scalars, adopted, places, tuple(guards))
+    segment = _learn(rec, start, count, leaves, made, scalars, adopted, places, reads, tuple(guards))
     if segment is not None:
         if len(table) >= MAX_SEGMENTS:
             table.clear()
@@ -157,10 +170,14 @@ def _learn(
     scalars: int,
     adopted: list[Handle],
     places: list,
+    reads: Sequence[Handle],
     guards: tuple,
 ) -> Segment | None:
     """The segment from `start` to here, or None if it left something behind that following it would not."""
     final = {id(t): t for t in adopted}
+    given = {id(t): k for k, t in enumerate(reads)}
+    if len(given) != len(reads):
+        return None  # which of them is meant where would not be known
     for t in final.values():
         if t._rec is not rec:
             return None
@@ -177,7 +194,7 @@ def _learn(
         elif not node.static:
             return None
         else:
-            imports.append((node, ref(handle)))
+            imports.append((node, given.get(id(handle), ref(handle))))
     path = between(start, rec.tail)
     if path is None:
         return None
