@@ -816,3 +816,20 @@ def test_two_parameters_that_change_places():
         swap(lz.tensor(float(i)))
         want = [[v + i for v in want[1]], want[0]]
         assert [a.tolist(), b.tolist()] == want
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda a: a * a.item(), lambda a: a if a > 0 else -a, lambda a: a * float(a), lambda a: a * a.tolist(),
+        lambda a: a + lz.tensor(np.sin(a.numpy())), lambda a: a + np.asarray(a).item(),
+    ],
+)  # fmt: skip
+def test_values_that_are_there_cannot_be_looked_at_either(look):
+    """They would be those of the first calls for ever."""
+    captured = lz.jit(look)
+    with pytest.raises(CaptureError, match="cannot look at values"):
+        captured(lz.tensor(2.0))
+    weight = lz.tensor(3.0)
+    with pytest.raises(CaptureError, match=r"test_jit\.py:\d+"):
+        lz.jit(lambda x: x * weight.item())(lz.tensor(2.0))

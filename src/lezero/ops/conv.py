@@ -218,6 +218,12 @@ class convolution(Composite):
                 f"conv{n}d: an input {spatial} and a weight of as many dimensions are needed, got {shown(x.shape)} and "
                 f"{shown(weight.shape)}"
             )
+        dtypes = [t.dtype for t in (x, weight, bias) if t is not None]
+        if any(t is not x.dtype for t in dtypes):
+            listed = ", ".join(t.name for t in dtypes)
+            raise TypeError(
+                f"conv{n}d: input, weight and bias of one dtype are needed, got {listed}; convert with .to(dtype)"
+            )
         if bias is not None and (tuple(bias.shape) != (weight.shape[0],) or bias.dtype is not x.dtype):
             raise ValueError(
                 f"conv{n}d: the bias is {bias.dtype.name}{shown(bias.shape)}, not {x.dtype.name}({int(weight.shape[0])},)"

@@ -56,7 +56,7 @@ class Adagrad(Optimizer):
             ("eps", eps),
         ):
             if not value >= 0.0:  # NaN too
-                raise ValueError(f"Adagrad: {name} is not negative, got {value}")
+                raise ValueError(f"Adagrad: {name} must not be negative, got {value}")
         super().__init__(
             params,
             {

@@ -66,7 +66,7 @@ class Adam(Optimizer):
         name = type(self).__name__
         for key, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
             if not value >= 0.0:  # NaN too
-                raise ValueError(f"{name}: {key} is not negative, got {value}")
+                raise ValueError(f"{name}: {key} must not be negative, got {value}")
         if len(betas) != 2 or not all(0.0 <= b < 1.0 for b in betas):
             raise ValueError(f"{name}: betas are two numbers from 0 to below 1, got {betas}")
         super().__init__(

@@ -117,6 +117,6 @@ def _begin_lamb(p: Any, state: dict[str, Any]) -> None:
 def _check(name: str, lr: float, betas: tuple[float, float], weight_decay: float) -> None:
     for key, value in (("lr", lr), ("weight_decay", weight_decay)):
         if not value >= 0.0:  # NaN too
-            raise ValueError(f"{name}: {key} is not negative, got {value}")
+            raise ValueError(f"{name}: {key} must not be negative, got {value}")
     if len(betas) != 2 or not all(0.0 <= b < 1.0 for b in betas):
         raise ValueError(f"{name}: betas are two numbers from 0 to below 1, got {betas}")

@@ -70,7 +70,7 @@ class RMSprop(Optimizer):
             ("momentum", momentum),
         ):
             if not value >= 0.0:  # NaN too
-                raise ValueError(f"RMSprop: {name} is not negative, got {value}")
+                raise ValueError(f"RMSprop: {name} must not be negative, got {value}")
         super().__init__(
             params,
             {

@@ -53,7 +53,7 @@ class SGD(Optimizer):
     ):
         for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
             if not value >= 0.0:  # NaN too
-                raise ValueError(f"SGD: {name} is not negative, got {value}")
+                raise ValueError(f"SGD: {name} must not be negative, got {value}")
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError(
                 f"SGD: nesterov needs a momentum and no dampening, got momentum={momentum}, dampening={dampening}"

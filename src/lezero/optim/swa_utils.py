@@ -125,7 +125,7 @@ class SWALR(LRScheduler):
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(f"SWALR: anneal_strategy is 'cos' or 'linear', got {anneal_strategy!r}")
         if anneal_epochs < 0:
-            raise ValueError(f"SWALR: anneal_epochs is not negative, got {anneal_epochs}")
+            raise ValueError(f"SWALR: anneal_epochs must not be negative, got {anneal_epochs}")
         targets = swa_lr if isinstance(swa_lr, (list, tuple)) else [swa_lr] * len(optimizer.param_groups)
         for group, target in zip(optimizer.param_groups, targets):
             group["swa_lr"] = target

@@ -63,6 +63,21 @@ def expect(index: Any, extent: int, message: str, negative: bool = False) -> Non
     STATE.recording.checks.append(Check(low, high, first, extent, message))
 
 
+def expect_classes(name: str, target: Any, classes: int, ignored: int) -> None:
+    """Class numbers that are there must be from 0 to `classes` - 1, or `ignored`.  Others that are computed make the loss NaN."""
+    if target._buffer is None or target.dtype.kind not in "iu" or not target._buffer.array.size:
+        return
+    array = target._buffer.array
+    if int(array.min()) >= 0 and int(array.max()) < classes:
+        return
+    wrong = array[((array < 0) | (array >= classes)) & (array != ignored)]
+    if wrong.size:
+        raise IndexError(
+            f"{name}: class {wrong[0]} is out of range: the input has {classes} classes, numbered from 0"
+            f" (and {ignored} is ignored)"
+        )
+
+
 def complaint(rec: Recording) -> IndexError | None:
     """What a run of this recording found out of range."""
     for c in rec.checks:

@@ -36,24 +36,30 @@ class Values(Core):
         self._realized()
         return self
 
+    def _looked_at(self) -> Any:
+        """The buffer, for somebody who goes by the values: a captured function would go by those of its first calls for ever."""
+        if STATE.capture is not None:
+            STATE.capture.refuse()
+        return self._realized()
+
     def numpy(self) -> np.ndarray:
         """The values as a read-only array, without a copy."""
         if self._requires_grad or (
             self.requires_grad and STATE.grad_mode and self._rec is not None and self._node.tracks
         ):
             pass  # reading is harmless here: values are immutable, so no gradient can be missed
-        return export(self._realized())
+        return export(self._looked_at())
 
     def item(self) -> Any:
         """The value of a tensor of one element as a Python number."""
-        array = self._realized().array
+        array = self._looked_at().array
         if array.size != 1:
             raise ValueError(f"item(): only for a tensor of one element, this one has shape {array.shape}")
         value = array.reshape(())[()]
         return float(value) if self.dtype in dt.FLOATING else value.item()
 
     def tolist(self) -> Any:
-        array = self._realized().array
+        array = self._looked_at().array
         return array.astype(np.float32).tolist() if self.dtype in (dt.bfloat16, dt.float16) else array.tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -83,6 +89,10 @@ class Values(Core):
         return (1, 0)
 
     def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise ValueError(
+                f"whether a tensor of shape {tuple(int(d) for d in self.shape)} is true is ambiguous: ask for .any() or .all()"
+            )
         return bool(self.item())
 
     def __float__(self) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 from lezero.ops import losses
+from lezero.runtime.bounds import expect_classes
 from lezero.runtime.recorder import _user_site
 from lezero.tensor import Tensor
 
@@ -36,6 +38,11 @@ def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
         )
 
 
+def _expect_classes(name: str, input: Any, target: Any, ignore_index: int) -> None:
+    if isinstance(input, Tensor) and isinstance(target, Tensor) and input.ndim:
+        expect_classes(name, target, int(input.shape[min(1, input.ndim - 1)]), ignore_index)
+
+
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -44,7 +51,12 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Cross-entropy of logits (batch, classes, ...) with class indices (batch, ...) or probabilities of the input's shape."""
+    """Cross-entropy of logits (batch, classes, ...) with class indices (batch, ...) or probabilities of the input's shape.
+
+    An index out of range is an IndexError, unless it is `ignore_index`; where the indices are still to be computed, or in a
+    captured function, it makes the loss NaN.
+    """
+    _expect_classes("cross_entropy", input, target, ignore_index)
     operands = (input, target) if weight is None else (input, target, weight)
     return losses.cross_entropy(
         *operands, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
@@ -55,6 +67,7 @@ def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
     """Minus the log-probability (batch, classes, ...) of the target class (batch, ...)."""
+    _expect_classes("nll_loss", input, target, ignore_index)
     operands = (input, target) if weight is None else (input, target, weight)
     return losses.nll_loss(*operands, ignore_index=ignore_index, reduction=reduction)
 
@@ -85,7 +98,7 @@ def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta:
     """Squared error below `beta`, absolute error above it."""
     _same_shape("smooth_l1_loss", input, target)
     if beta < 0:
-        raise ValueError(f"smooth_l1_loss: beta is not negative, got {beta}")
+        raise ValueError(f"smooth_l1_loss: beta must not be negative, got {beta}")
     return losses.smooth_l1_loss(input, target, reduction=reduction, beta=float(beta))
 
 

@@ -182,7 +182,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
                 self.T_cur -= self.T_i
                 self.T_i *= self.T_mult
         elif epoch < 0:
-            raise ValueError(f"CosineAnnealingWarmRestarts: the epoch is not negative, got {epoch}")
+            raise ValueError(f"CosineAnnealingWarmRestarts: the epoch must not be negative, got {epoch}")
         elif self.T_mult == 1 or epoch < self.T_0:
             self.T_i, self.T_cur = self.T_0, epoch % self.T_0
         else:
