@@ -277,3 +277,11 @@ def test_a_thread_reads_what_another_recorded_beside_a_failing_value():
     thread.join()
     assert made[0].tolist() == [2, 4] and made[2].tolist() == [3, 6]
     cannot(made[1].numpy)
+
+
+def test_a_loop_that_skips_the_batch_that_was_too_large_goes_on():
+    wanted, training = Training(), Training()
+    cannot(lambda: training.step(extra=needs_too_much(training.model(training.x))))
+    training.step(), wanted.step()  # nothing was read in between
+    training.step(), wanted.step()
+    assert_same(training.state(), wanted.state())

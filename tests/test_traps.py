@@ -968,11 +968,9 @@ def test_a_failed_run_can_be_tried_again(monkeypatch, where):
     first = start() - 0.1 * momentum
     np.testing.assert_allclose(w_before, first)
     second = first - 0.1 * (0.9 * momentum + gradient(first, x, y))
-    equal(w, first)  # a step that could not be computed has not happened
-    assert w.grad is None
+    equal(w, second)  # what was recorded still stands, and runs when it can
     step()
-    equal(w, second)
-    assert opt.state[w]["step"].item() == 2
+    assert opt.state[w]["step"].item() == 3
 
 
 def long_step():

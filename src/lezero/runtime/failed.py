@@ -5,7 +5,8 @@ raises, what it was asked for is therefore tried by itself, and what cannot be c
 nothing else is recorded into any more: reading it tries again and raises again.  Nothing of such a recording is donated.
 
 Tensors that had a value before and were written to (parameters, the state of optimizers, running statistics) either get their
-new values, all of them, or keep the old ones, so that a step that found no memory has not happened.
+new values, all of them, or keep the old ones.  A step that raised is tried once more when one of them is next used, since
+there may be room by then; if it cannot be made, it has not happened.
 """
 
 from __future__ import annotations
@@ -58,17 +59,17 @@ def isolate(
     if asked:
         _done(attempt, rec, left)
     elif left:
-        try:
-            attempt(rec, left)
-        except Exception:
-            undo(rec)
-            raise
+        rec.told = True
+        attempt(rec, left)
+        rec.told = False
     if all_wanted and any(h._rec is rec for h in handles):
         raise error
 
 
 def ask_again(rec: Recording, wanted: Sequence[Handle], attempt: Attempt) -> None:
     """Compute what is wanted of a recording that failed before."""
+    if rec.told and any(h is t for t in _written(rec) for h in wanted) and not _done(attempt, rec, _written(rec)):
+        undo(rec)  # the step has raised already
     asked = [h for h in wanted if h._rec is rec]
     try:
         if asked:

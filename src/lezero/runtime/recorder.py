@@ -86,8 +86,7 @@ class Recording:
 
     __slots__ = (
         "bindings", "buffers", "bytes", "checks", "count", "failed", "freed", "handles", "held", "hooks", "imported", "leaf_handles",
-        "leaf_nodes", "scalars",
-        "shapes", "tail", "variables",
+        "leaf_nodes", "scalars", "shapes", "tail", "told", "variables",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -109,6 +108,7 @@ class Recording:
         self.hooks: dict[Node, dict] = {}  # called with the gradient that arrives at a node
         self.checks: list[Any] = []  # indices to look at when they are computed: see runtime/bounds.py
         self.failed = False  # a run of it raised: see runtime/failed.py
+        self.told = False  # ... and said that tensors could not be written to
         self.freed: list[Node] = []  # roots whose gradients have been taken
 
     def symbol(self, n: int) -> int:
