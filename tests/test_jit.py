@@ -833,3 +833,79 @@ def test_values_that_are_there_cannot_be_looked_at_either(look):
     weight = lz.tensor(3.0)
     with pytest.raises(CaptureError, match=r"test_jit\.py:\d+"):
         lz.jit(lambda x: x * weight.item())(lz.tensor(2.0))
+
+
+# -- what is put in the place of something else ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adamw", "rmsprop"])
+def test_an_optimizers_state_that_is_loaded_is_taken_up(optimizer):
+    def run(captured):
+        net, opt, step = trainer("plain", optimizer)
+        call = lz.jit(step) if captured else step
+        saved = None
+        for i in range(12):
+            if i == 3:
+                saved = opt.state_dict()
+                saved = {**saved, "state": {k: {n: v.clone() for n, v in s.items()} for k, s in saved["state"].items()}}
+            if i == 8:
+                opt.load_state_dict(saved)
+            call(*batch(seed=i))
+        return state_of(net, opt)
+
+    for a, b in zip(run(False), run(True), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("change", [{"maximize": True}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}])
+def test_hyper_parameters_that_decide_operations_are_guarded(change):
+    def run(captured):
+        net, opt, step = trainer("plain", "sgd")
+        call = lz.jit(step) if captured else step
+        for i in range(12):
+            if i == 5:
+                opt.param_groups[0].update(change)
+            if i == 9:
+                opt.param_groups[0].update({"maximize": False, "momentum": 0.0, "nesterov": False})
+            call(*batch(seed=i))
+        return [p.numpy() for p in net.parameters()]
+
+    for a, b in zip(run(False), run(True), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_another_parameter_in_a_modules_place_is_used():
+    net = nn.Linear(2, 1, bias=False)
+    net.weight = nn.Parameter(lz.ones(1, 2))
+    captured = lz.jit(lambda x: net(x).sum())
+    for _ in range(4):
+        assert captured(lz.ones(2)).item() == 2.0
+    net.weight = nn.Parameter(lz.zeros(1, 2))
+    for _ in range(4):
+        assert captured(lz.ones(2)).item() == 0.0
+
+
+@pytest.mark.parametrize("where", ["_hand_out", "_release"])
+def test_an_interrupt_right_after_the_run_loses_nothing(where, monkeypatch):
+    from lezero.runtime import run
+
+    net, opt, step = trainer("plain", "adamw")
+    captured = lz.jit(step)
+    for i in range(2):
+        captured(*batch(seed=i))
+    twin, twin_opt, recorded = trainer("plain", "adamw")
+    for i in range(3):
+        recorded(*batch(seed=i))
+    real = getattr(run, where)
+
+    def interrupted(*args):
+        monkeypatch.setattr(run, where, real)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, where, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        captured(*batch(seed=2))
+    monkeypatch.setattr(run, where, real)
+    for a, b in zip(state_of(net, opt), state_of(twin, twin_opt), strict=True):
+        np.testing.assert_array_equal(a, b)
+    follow(captured, recorded, net, twin, opt, twin_opt)

@@ -11,7 +11,7 @@ from typing import Any
 from lezero import runtime
 from lezero.nn.hooks import HookHandle
 from lezero.optim.recording import share_counts
-from lezero.runtime.recorder import on_line
+from lezero.runtime.recorder import STATE, on_line
 from lezero.runtime.replay import replayed
 from lezero.tensor import Tensor, enable_grad, make_parameter, tensor
 
@@ -106,6 +106,18 @@ class Optimizer:
                 key.append(id(p))
                 key += map(id, state[p].values()) if p in state else (0,)
         return tuple(key), reads
+
+    def _structure(self) -> list[Any]:
+        """What decides the operations of a step besides the gradients that are there."""
+        found: list[Any] = []
+        state = self.state
+        for group in self.param_groups:
+            found += [_decides(v) for v in group.values()]
+            for p in group["params"]:
+                found.append(id(p))
+                if p in state:
+                    found += map(id, state[p].values())
+        return found
 
     def _on_line(self, step: Callable) -> Any:
         with on_line():
@@ -280,6 +292,8 @@ def _ending_step(step: Callable) -> Callable:
         for hook in list(self._pre_hooks.values()):
             hook(self, args, kwargs)
         self._stepping = True
+        if STATE.capture is not None:
+            STATE.capture.saw_optimizer(self)
         try:
             key = self._signature() if self._replays and not args and not kwargs else None
             if key is None:

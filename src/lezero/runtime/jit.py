@@ -6,7 +6,9 @@ the difference is.  From the third call on the function is not called any more.
 
 Read at every call: tensor arguments, the values of all other tensors the function touched, hyper-parameters, seeds.
 Guarded (a change records a new variant): structure, shapes and dtypes of arguments, other Python arguments, the gradient
-mode, ``training`` of modules that were called, and whether parameters had gradients if that mattered.
+mode, ``training`` of modules that were called and which tensors are their parameters and buffers, what decides an optimizer's
+operations (its state's tensors, its flags, which hyper-parameters are zero), and whether parameters had gradients if that
+mattered.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
+from operator import is_
 from typing import Any
 from weakref import ref
 
@@ -47,6 +50,7 @@ class Capture:
     def __init__(self, name: str):
         self.name = name
         self.modules: dict[int, Any] = {}
+        self.optimizers: dict[int, Any] = {}
         self.saved: list[tuple[Handle, tuple]] = []
 
     def refuse(self, why: str = "a value is read (by .item(), .numpy(), printing, or an `if` on a tensor)") -> None:
@@ -59,6 +63,9 @@ class Capture:
 
     def saw(self, module: Any) -> None:
         self.modules[id(module)] = module
+
+    def saw_optimizer(self, optimizer: Any) -> None:
+        self.optimizers[id(optimizer)] = optimizer
 
     def before_write(self, t: Handle) -> None:
         """Keep what a handle stood for, to put back if the function raises."""
@@ -90,6 +97,7 @@ class Number(tuple):
 class Variant:
     """One recorded form of the function.
 
+    parts, tensors : where the called modules keep their parameters and buffers, and which those are
     leaves, written, grads, variables : nodes and what they stand for: the recording's inputs, the handles it pointed
         elsewhere, the handles whose ``grad`` it set, and those gradients may be asked for later
     """
@@ -136,6 +144,10 @@ class Variant:
         self.result = _map(result, lambda t: _Result(t, rec, places, written))
         self.modules = list(capture.modules.values())
         self.training = [m.training for m in self.modules]
+        parts = [(vars(m), name) for m in self.modules for name in (*m._parameter_names, *m._buffer_names)]
+        self.parts, self.tensors = parts, [d.get(name) for d, name in parts]
+        self.optimizers = list(capture.optimizers.values())
+        self.structures = [o._structure() for o in self.optimizers]
         tracked = [
             (t, node.tracks)
             for node, t in self.leaves
@@ -150,6 +162,8 @@ class Variant:
         gradients there or not."""
         return (
             [m.training for m in self.modules] == self.training
+            and all(map(is_, [d.get(name) for d, name in self.parts], self.tensors))
+            and [o._structure() for o in self.optimizers] == self.structures
             and [t._requires_grad or t._history is not None for t in self.tracked] == self.tracks
             and all(t._grad is grad for t, grad in self.read_grads)
             and all(arguments[k]._grad is None for k in self.fresh_grads)
@@ -227,6 +241,8 @@ class Variant:
         except BaseException as error:
             if not hasattr(error, "results"):  # otherwise an interrupt after which the run was completed
                 for t, was_rec, node, weak, history, shape in saved:
+                    if t._rec is not rec:
+                        continue  # the run was complete, and it has its new value
                     t._rec, t._node, t._history, t._shape = was_rec, node, history, shape
                     t._buffer = None if weak is None else weak()
                 grads.clear()

@@ -515,8 +515,8 @@ def point(handles: Sequence[Handle], nodes: Sequence[Node]) -> None:
             capture.before_write(t)
         if journal is not None and t._buffer is not None:
             journal.append((t, t._buffer))
+        made.append(ref(t))  # first: an interrupt in between must not leave a handle that no run knows of
         t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
-        made.append(ref(t))
 
 
 def assign(t: Handle, value: Handle) -> None:

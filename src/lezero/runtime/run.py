@@ -210,19 +210,19 @@ def _compute(rec: Recording, handles: Sequence[Handle], donate: bool) -> Ran:
         _plans.move_to_end(key)
     inputs = [rec.buffers[i] for i in plan.leaves]
     gone = [k for k, i in enumerate(plan.leaves) if i in donated]
-    interrupt = None
+    interrupt = results = None
     try:
         results = plan.program.run(inputs, rec.bindings, gone)
+        _hand_out(rec, plan, ending, handles, results)
     except BaseException as error:
-        results = getattr(error, "results", None)
+        interrupt = error if results is None else None
         if results is None:
+            results = getattr(error, "results", None)
+            if results is None:
+                raise
+        _hand_out(rec, plan, ending, handles, results)  # it came too late: the run is complete
+        if interrupt is None:
             raise
-        interrupt = error  # it came too late: the run is complete
-    try:
-        _hand_out(rec, plan, ending, handles, results)
-    except BaseException:
-        _hand_out(rec, plan, ending, handles, results)
-        raise
     plan.runs += 1
     statistics.runs += 1
     statistics.nodes += rec.count
