@@ -363,3 +363,15 @@ def test_layers_of_shuffles():
     x = lz.rand(2, 8, 3, 3)
     assert np.array_equal(nn.PixelUnshuffle(2)(nn.PixelShuffle(2)(x)).numpy(), x.numpy())
     assert nn.ChannelShuffle(2)(x).shape == x.shape and "upscale_factor=2" in repr(nn.PixelShuffle(2))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 6, 31])
+def test_the_median_and_quantiles_of_what_has_nan_are_nan(n):
+    x = np.random.default_rng(0).normal(size=(4, n)).astype(np.float32)
+    x[1, n // 2] = np.nan
+    ours, theirs = lz.tensor(x), torch.tensor(x)
+    assert np.isnan(ours.median().item())
+    for dim in (0, 1):
+        for got, expected in zip(ours.median(dim), theirs.median(dim)):
+            np.testing.assert_array_equal(got.numpy(), expected.numpy())
+        np.testing.assert_allclose(ours.quantile(0.3, dim).numpy(), theirs.quantile(0.3, dim).numpy(), rtol=1e-5)

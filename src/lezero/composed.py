@@ -293,11 +293,17 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Pai
 
 
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The middle element (the lower of two); with `dim`, (values, indices)."""
+    """The middle element (the lower of two), NaN if there is one; with `dim`, (values, indices)."""
     if dim is None:
-        flat = input.reshape(-1)
-        return kthvalue(flat, (int(flat.shape[0]) + 1) // 2).values
-    return kthvalue(input, (int(input.shape[normalize_axis("median", dim, input.ndim)]) + 1) // 2, dim, keepdim)
+        return median(input.reshape(-1), 0).values
+    d = normalize_axis("median", dim, input.ndim)
+    n = int(input.shape[d])
+    if not n or not input.is_floating_point():
+        return kthvalue(input, (n + 1) // 2, d, keepdim)
+    nans = input.isnan().sum(d, keepdim=True)  # sorted last
+    index = input.argsort(d).gather(d, where(nans > 0, n - nans, (n + 1) // 2 - 1))
+    values = input.gather(d, index)
+    return Pair(values, index) if keepdim else Pair(values.squeeze(d), index.squeeze(d))
 
 
 def quantile(input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -311,6 +317,7 @@ def quantile(input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: 
     a, b = ordered[low.long()], ordered[high.long()]
     weight = (place - low)._cast(x.dtype)
     out = a + (b - a) * weight.reshape((*q.shape, *(1,) * (ordered.ndim - 1)))
+    out = where(ordered[-1].isnan(), float("nan"), out)  # NaN is sorted last
     if not keepdim:
         return out
     if dim is None:
