@@ -1,6 +1,7 @@
 """``lz.jit``: a captured step does what the recorded step does, bit for bit, and says when it cannot."""
 
 import inspect
+import signal
 from collections import namedtuple
 
 import numpy as np
@@ -909,3 +910,45 @@ def test_an_interrupt_right_after_the_run_loses_nothing(where, monkeypatch):
     for a, b in zip(state_of(net, opt), state_of(twin, twin_opt), strict=True):
         np.testing.assert_array_equal(a, b)
     follow(captured, recorded, net, twin, opt, twin_opt)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer signal")
+@pytest.mark.parametrize("captured", [False, True])
+def test_many_interrupts_at_any_moment_tear_no_step(captured):
+    """After each, parameters and state are those before the step or those after it."""
+    net, opt, step = trainer("plain", "momentum")
+    twin, twin_opt, reference = trainer("plain", "momentum")
+    call = lz.jit(step) if captured else step
+    batches = [batch(seed=i) for i in range(4)]
+    for i in range(3):
+        call(*batches[i % 4]), reference(*batches[i % 4])
+    r = np.random.default_rng(0)
+
+    def raises(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, raises)
+    now = state_of(net, opt)
+    try:
+        for i in range(3, 40):
+            reference(*batches[i % 4])
+            after = state_of(twin, twin_opt)
+            for _ in range(50):
+                try:
+                    try:
+                        signal.setitimer(signal.ITIMER_REAL, r.uniform(2e-5, 4e-4))
+                        call(*batches[i % 4])
+                    finally:
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    pass
+                found = state_of(net, opt)
+                if all(map(np.array_equal, found, after)):
+                    break
+                assert all(map(np.array_equal, found, now))
+            else:
+                call(*batches[i % 4])
+            now = after
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

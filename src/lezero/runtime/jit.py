@@ -198,6 +198,40 @@ class Variant:
         if state.recording.count or state.recording.leaf_nodes:
             run_recording(state.recording)
         rec = state.recording
+        saved: list[tuple] = []
+        grads: list[tuple[Handle, Handle]] = []
+        try:
+            self._fill(rec, arguments)
+            self._point(rec, arguments, saved)
+            grads += [(arguments[t] if type(t) is int else t, _handle(rec, node)) for node, t in self.grads]
+            for t, _ in grads:
+                t._grad = None  # the function cleared it, or there was none: its memory is there for the new one
+            checks = [
+                check._replace(low=_handle(rec, low), high=_handle(rec, high)) for low, high, check in self.checks
+            ]
+            rec.checks.extend(checks)
+            made: dict[Node, Handle] = {}
+            result = _map_results(self.result, rec, made, arguments)
+            rec.tail, rec.count, rec.bindings = self.tail, self.count, list(self.bindings)
+            ran = run_recording(rec)
+        except BaseException as error:
+            if not hasattr(error, "results"):  # otherwise an interrupt after which the run was completed
+                for t, was_rec, node, buffer, history, shape in saved:
+                    if t._rec is not rec:
+                        continue  # the run was complete, and it has its new value
+                    t._rec, t._node, t._history, t._shape = was_rec, node, history, shape
+                    t._buffer = buffer() if type(buffer) is ref else buffer
+                grads.clear()
+                state.recording = Recording()
+            raise
+        finally:
+            for t, grad in grads:
+                t._grad = grad
+        self._settle(ran, arguments, grads, made, checks)
+        return result
+
+    def _fill(self, rec: Recording, arguments: list[Handle]) -> None:
+        """Give a recording the inputs of now."""
         for node, source in self.leaves:
             handle = None
             if type(source) is int:
@@ -213,46 +247,26 @@ class Variant:
             rec.buffers.append(buffer)  # type: ignore[arg-type]
             rec.leaf_handles.append(handle)
             rec.leaf_nodes.append(node)
-        buffer = None
         for node, source in self.variables:
             rec.variables[node] = arguments[source] if type(source) is int else source
         rec.freed.extend(self.freed)
         rec.hooks.update(self.hooks)
-        saved = []
+
+    def _point(self, rec: Recording, arguments: list[Handle], saved: list[tuple]) -> None:
+        """Point what the function writes to at its new values; what it stood for goes to `saved`, before."""
+        inputs = {id(b) for b in rec.buffers}
         for node, source in self.written:
             t = arguments[source] if type(source) is int else source
-            # Weakly, since the run decides by counting references which memory may be taken over.
-            saved.append((t, t._rec, t._node, None if t._buffer is None else ref(t._buffer), t._history, t._shape))
-            t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
+            before: Any = t._buffer
+            if id(before) in inputs:
+                # Weakly, since the run decides by counting references which memory may be taken over; it holds its inputs.
+                before = ref(before)
+            saved.append((t, t._rec, t._node, before, t._history, t._shape))
             rec.handles.append(ref(t))
+            t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
         written = {id(t): t for t, *_ in saved}
         for t in written.values():
             recorder.stale_views(t, written)
-        grads = [(arguments[t] if type(t) is int else t, _handle(rec, node)) for node, t in self.grads]
-        for t, _ in grads:
-            t._grad = None  # the function cleared it, or there was none: its memory is there for the new one
-        checks = [check._replace(low=_handle(rec, low), high=_handle(rec, high)) for low, high, check in self.checks]
-        rec.checks.extend(checks)
-        made: dict[Node, Handle] = {}
-        result = _map_results(self.result, rec, made, arguments)
-        rec.tail, rec.count, rec.bindings = self.tail, self.count, list(self.bindings)
-        try:
-            ran = run_recording(rec)
-        except BaseException as error:
-            if not hasattr(error, "results"):  # otherwise an interrupt after which the run was completed
-                for t, was_rec, node, weak, history, shape in saved:
-                    if t._rec is not rec:
-                        continue  # the run was complete, and it has its new value
-                    t._rec, t._node, t._history, t._shape = was_rec, node, history, shape
-                    t._buffer = None if weak is None else weak()
-                grads.clear()
-                state.recording = Recording()
-            raise
-        finally:
-            for t, grad in grads:
-                t._grad = grad
-        self._settle(ran, arguments, grads, made, checks)
-        return result
 
     def _settle(
         self,

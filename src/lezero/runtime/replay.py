@@ -76,15 +76,21 @@ class Segment:
         """Do it again, all of it even when an interrupt comes in between."""
         leaves, scalars = len(rec.leaf_nodes), len(rec.scalars)
         try:
-            self._follow(rec, reads)
+            self._import(rec, reads)
         except BaseException:
             for parallel in (rec.leaf_nodes, rec.leaf_handles, rec.buffers):
                 del parallel[leaves:]
             del rec.scalars[scalars:]
-            self._follow(rec, reads)
+            self._import(rec, reads)
+            self._adopt(rec)
+            raise
+        try:
+            self._adopt(rec)
+        except BaseException:
+            self._adopt(rec)
             raise
 
-    def _follow(self, rec: Recording, reads: Sequence[Handle]) -> None:
+    def _import(self, rec: Recording, reads: Sequence[Handle]) -> None:
         import numpy as np
 
         leaf_nodes, leaf_handles, buffers, imported = rec.leaf_nodes, rec.leaf_handles, rec.buffers, rec.imported
@@ -101,13 +107,15 @@ class Segment:
                 rec.scalars.append((len(buffers), source))
                 leaf_handles.append(None)
                 buffers.append(Buffer(np.array(source(), node.dtype.numpy)))
-        handles = rec.handles
+
+    def _adopt(self, rec: Recording) -> None:
+        handles, imported = rec.handles, rec.imported
         viewed: list[Handle] = []
         for r, node in self.adopted:
-            t = r()  # alive: what owns the table owns these
+            t: Any = r()  # alive: what owns the table owns these
             imported.pop(id(t), None)
-            t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
             handles.append(r)
+            t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
             if t._requires_grad:
                 rec.variables[node] = t
             if t._views:

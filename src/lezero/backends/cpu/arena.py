@@ -52,7 +52,8 @@ class Block:
         ctypes.memset(self.address, byte, self.nbytes)
 
     def __del__(self) -> None:
-        self._allocator._returned.append((self._capacity, self.address, self._mapping))
+        if hasattr(self, "_mapping"):  # otherwise an interrupt came while it was made
+            self._allocator._returned.append((self._capacity, self.address, self._mapping))
 
 
 @dataclass
