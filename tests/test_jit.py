@@ -913,6 +913,9 @@ def test_an_interrupt_right_after_the_run_loses_nothing(where, monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer signal")
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # one that Python swallows in a finaliser
 @pytest.mark.parametrize("captured", [False, True])
 def test_many_interrupts_at_any_moment_tear_no_step(captured):
     """After each, parameters and state are those before the step or those after it."""
