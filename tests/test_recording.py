@@ -395,3 +395,23 @@ def test_results_that_are_collected_and_never_read_do_not_hold_their_data(monkey
     assert lz.runtime.stats()["runs"] - runs >= 4
     assert recorder.STATE.recording.bytes <= 64 * 1000 + 8000
     assert [s.item() for s in sums] == [2000.0 * k for k in range(40)]
+
+
+def test_another_default_dtype_is_followed_by_what_was_recorded_before():
+    def dtypes():
+        x, w = lz.arange(1, 6), lz.ones(5, dtype=lz.float32, requires_grad=True)
+        half = x / 2
+        y = (half * w).mean() + (x * 0.3 * w).sum()
+        y.backward()
+        return half.dtype, y.dtype, w.grad.dtype
+
+    captured = lz.jit(lambda x: x / 2)
+    try:
+        for _ in range(2):
+            for default in (lz.float32, lz.float64):
+                lz.set_default_dtype(default)
+                for _ in range(3):
+                    assert dtypes() == (default, default, lz.float32)
+                    assert captured(lz.arange(1, 6)).dtype is default
+    finally:
+        lz.set_default_dtype(lz.float32)

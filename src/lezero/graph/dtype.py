@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -86,13 +87,20 @@ def default_dtype() -> DType:
     return _default
 
 
+default_watchers: list[Callable[[], None]] = []
+"""Called when the default dtype has changed: by what remembers which dtype an operation gave."""
+
+
 def set_default_dtype(dtype: DType) -> None:
     """Set the dtype of tensors made from Python floats; a floating dtype."""
     global _default
     dtype = as_dtype(dtype)
     if not dtype.is_floating_point:
         raise TypeError(f"set_default_dtype: a floating dtype is needed, got {dtype}")
-    _default = dtype
+    if dtype is not _default:
+        _default = dtype
+        for changed in default_watchers:
+            changed()
 
 
 def as_dtype(x: object) -> DType:

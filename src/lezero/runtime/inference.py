@@ -146,3 +146,9 @@ def _keep(key: tuple, found: Inferred) -> Inferred:
         _inferred.clear()
     _inferred[key] = found
     return found
+
+
+def forget() -> None:
+    """Infer everything again; what is remembered by specs elsewhere is not found any more."""
+    _specs.clear()
+    _inferred.clear()

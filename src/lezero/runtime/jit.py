@@ -24,7 +24,7 @@ from weakref import ref
 
 import numpy as np
 
-from lezero.graph.dtype import as_dtype
+from lezero.graph.dtype import as_dtype, default_dtype
 from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
 from lezero.hal.references import others
@@ -425,7 +425,7 @@ class Jitted:
         if STATE.capture is not None:
             return self._fn(*args, **kwargs)
         arguments: list[Handle] = []
-        key: Hashable = (_flatten((args, kwargs), arguments, self._name), STATE.grad_mode)
+        key: Hashable = (_flatten((args, kwargs), arguments, self._name), STATE.grad_mode, default_dtype())
         found = None
         for full in reversed(self._variants):
             variant = self._variants[full]

@@ -155,6 +155,13 @@ def _trie_root() -> Node:
     return _root
 
 
+def start_anew() -> None:
+    """Forget the trie; this thread's recording, which is empty, starts in a new one."""
+    global _root, _trie_size
+    _root, _trie_size = new_root(), 0
+    STATE.recording = Recording()
+
+
 journal: list[tuple[Handle, Buffer]] | None = None
 """While ``lezero.debug`` watches: handles written to, and the values they had."""
 

@@ -18,11 +18,12 @@ from typing import Any
 
 from lezero.autograd.walk import reachable
 from lezero.graph.dim import Dim
+from lezero.graph.dtype import default_watchers
 from lezero.graph.node import Graph, Node
 from lezero.hal import registry
 from lezero.hal.buffer import Buffer
 from lezero.hal.references import held_once, others
-from lezero.runtime import bounds, failed, recorder
+from lezero.runtime import bounds, failed, inference, recorder
 from lezero.runtime.recorder import STATE, Handle, Recording
 
 MAX_PLANS = 512
@@ -360,6 +361,18 @@ def realize(*tensors: Any) -> None:
         if STATE.capture is not None:
             STATE.capture.refuse()
         run_recording(rec, *[t for t in tensors if t._rec is rec])
+
+
+def _default_dtype_changed() -> None:
+    """Operations may give other dtypes now: nothing that was recorded before is followed again."""
+    if STATE.capture is not None:
+        STATE.capture.refuse("the default dtype is changed")
+    run_recording(STATE.recording)
+    inference.forget()
+    recorder.start_anew()
+
+
+default_watchers.append(_default_dtype_changed)
 
 
 def end_step() -> None:
