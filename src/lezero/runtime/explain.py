@@ -218,7 +218,13 @@ class _Watch:
             f"explain: inside {self.name}, {why}, which needs a run; explain the part before or after it"
         )
 
+    def looked(self) -> None:
+        pass  # what is there may be looked at: the function is called this once
+
     def saw(self, module: Any) -> None:
+        pass
+
+    def saw_optimizer(self, optimizer: Any) -> None:
         pass
 
     def before_write(self, t: Handle) -> None:

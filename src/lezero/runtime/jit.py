@@ -61,6 +61,10 @@ class Capture:
             "return the tensor and read it outside, or use lz.where"
         )
 
+    def looked(self) -> None:
+        """A value that is there is read: later calls would go by the one of now."""
+        self.refuse()
+
     def saw(self, module: Any) -> None:
         self.modules[id(module)] = module
 

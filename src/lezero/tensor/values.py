@@ -39,7 +39,7 @@ class Values(Core):
     def _looked_at(self) -> Any:
         """The buffer, for somebody who goes by the values: a captured function would go by those of its first calls for ever."""
         if STATE.capture is not None:
-            STATE.capture.refuse()
+            STATE.capture.looked()
         return self._realized()
 
     def numpy(self) -> np.ndarray:
