@@ -88,6 +88,13 @@ class Statistics:
     plan_evictions: int = 0
     last: tuple[Plan, list[int], int] | None = None  # plan, extents and operations of the last run
 
+    def note(self, plan: Plan, bindings: list[int], count: int) -> None:
+        """A run of `plan`, with these extents, for so many recorded operations."""
+        plan.runs += 1
+        self.runs += 1
+        self.nodes += count
+        self.last = (plan, bindings, count)
+
 
 statistics = Statistics()
 
@@ -224,10 +231,7 @@ def _compute(rec: Recording, handles: Sequence[Handle], donate: bool) -> Ran:
         _hand_out(rec, plan, ending, handles, results)  # it came too late: the run is complete
         if interrupt is None:
             raise
-    plan.runs += 1
-    statistics.runs += 1
-    statistics.nodes += rec.count
-    statistics.last = (plan, rec.bindings, rec.count)
+    statistics.note(plan, rec.bindings, rec.count)
     return Ran(plan, ending, handles, donated, interrupt)
 
 

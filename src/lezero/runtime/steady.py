@@ -57,11 +57,10 @@ class Steady:
         self.backend = registry.current()
         self.backend_key = self.backend.plan_key()
         place = {id(h): k for h, k in zip(ran.handles, ending.positions)}
-        self._take_inputs([(i, *leaves[i]) for i in plan.leaves], arguments)
-        gone = [k for k, i in enumerate(plan.leaves) if i in ran.donated]
-        self.gone = tuple(gone)
+        self._take_inputs([leaves[i] for i in plan.leaves], arguments)
+        self.gone = [k for k, i in enumerate(plan.leaves) if i in ran.donated]
         of_handle = {slot: n for n, slot in enumerate(self.handle_slots)}
-        self.taken = [of_handle[slot] for slot in gone]
+        self.taken = [of_handle[slot] for slot in self.gone]
         self.moves = [(t, place[id(t)]) for t in written if id(t) in place]
         self.trained = [t for t, g in grads if id(g) in place]
         self._note_grads([g for _, g in grads if id(g) in place])
@@ -86,15 +85,14 @@ class Steady:
             and all(h._history is None or h._history is FREED for h in known)
         )
 
-    def _take_inputs(self, leaves: Sequence[tuple[int, Node, Any]], arguments: Sequence[Handle]) -> None:
+    def _take_inputs(self, leaves: Sequence[tuple[Node, Any]], arguments: Sequence[Handle]) -> None:
         """Sort leaves by where their values come from: handles, arguments, numbers, constants, in this order."""
         self.handles: list[Handle] = []
         self.argument_places: list[int] = []
         self.numbers: list[tuple[Any, np.ndarray]] = []
-        self.orders: list[tuple[int, ...] | None] = []
         fixed: list[Buffer] = []
         slots: tuple[list[int], ...] = ([], [], [], [])
-        for slot, (_, node, source) in enumerate(leaves):
+        for slot, (node, source) in enumerate(leaves):
             if isinstance(source, Handle):
                 kind = 0
                 self.handles.append(source)
@@ -110,7 +108,7 @@ class Steady:
                 fixed.append(source if type(source) is Buffer else Buffer(np.array(source[0], node.dtype.numpy)))
             slots[kind].append(slot)
         self.handle_slots = slots[0]
-        self.orders = [t._buffer.order for t in self.handles]  # type: ignore[union-attr]
+        self.orders: list[Any] = [t._buffer.order for t in self.handles]  # type: ignore[union-attr]
         self.orders += [arguments[k]._buffer.order for k in self.argument_places]  # type: ignore[union-attr]
         self.constant = [Buffer(array) for _, array in self.numbers] + fixed
         order = [slot for kind in slots for slot in kind]
@@ -164,10 +162,7 @@ class Steady:
         except BaseException:
             self._hand_out(outputs, kept is None)
             raise
-        self.plan.runs += 1
-        statistics.runs += 1
-        statistics.nodes += self.count
-        statistics.last = (self.plan, self.bindings, self.count)
+        statistics.note(self.plan, self.bindings, self.count)
         for check, low, high, site in self.checks:
             interrupt = interrupt or out_of_range(check, outputs[low], outputs[high], self.bindings, site)
         if interrupt is not None:
