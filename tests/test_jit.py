@@ -912,6 +912,38 @@ def test_an_interrupt_right_after_the_run_loses_nothing(where, monkeypatch):
     follow(captured, recorded, net, twin, opt, twin_opt)
 
 
+@native
+@pytest.mark.parametrize("captured", [False, True])
+def test_an_interrupt_while_the_pool_is_let_go_of_comes_after_the_step(captured, monkeypatch):
+    from lezero.backends.cpu.pool import default_pool
+
+    net, opt, step = trainer("plain", "momentum")
+    call = lz.jit(step) if captured else step
+    for i in range(3):
+        call(*batch(seed=i))
+    twin, twin_opt, recorded = trainer("plain", "momentum")
+    for i in range(4):
+        recorded(*batch(seed=i))
+    pool, last = default_pool(), batch(seed=3)
+    real = pool._lock
+
+    class Lock:
+        def __enter__(self):
+            return real.__enter__()
+
+        def __exit__(self, *error):
+            real.__exit__(*error)
+            pool._lock = real
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "_lock", Lock())
+    with pytest.raises(KeyboardInterrupt):
+        call(*last)
+    for a, b in zip(state_of(net, opt), state_of(twin, twin_opt), strict=True):
+        np.testing.assert_array_equal(a, b)
+    follow(call, recorded, net, twin, opt, twin_opt)
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer signal")
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"

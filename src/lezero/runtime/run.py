@@ -182,7 +182,9 @@ def _run(rec: Recording, wanted: tuple[Handle, ...], all_wanted: bool) -> Ran | 
             failed.isolate(rec, handles, wanted, error, _by_themselves, all_wanted)
             return None
         except BaseException:
-            if state.recording is not rec and not state.recording.count and not state.recording.leaf_nodes:
+            if handles[0]._rec is not rec:
+                _release(rec)  # it came after the values were handed out
+            elif state.recording is not rec and not state.recording.count and not state.recording.leaf_nodes:
                 state.recording = rec  # nothing was overwritten: what was recorded still stands
             raise
     raised = (ran and ran.late) or (bounds.complaint(rec) if rec.checks else None)

@@ -103,23 +103,29 @@ class ThreadPool:
         me = threading.get_ident()
         if self._owner == me:
             raise RuntimeError("a signal handler cannot run a computation while it interrupts another one")
-        with self._lock:
-            try:
-                self._owner = me
-                if self.threads > 1 and not self._workers and table.words[walker.PARALLEL] > 1:
-                    self._start_workers()
-                if table.scratch_bytes > self._scratch_bytes:
-                    self._grow_scratch(table.scratch_bytes)
-                _RUN_WORDS.pack_into(self._state.data, 0, table.address, bases.buffer_info()[0], profile, 0)
+        finished = False
+        try:
+            with self._lock:
                 try:
-                    # Signal handlers run between two calls.  A run shorter than a slice is one call.
-                    while self._walk(self._address, _SLICE_NANOSECONDS) != walker.FINISHED:
-                        pass
-                except BaseException as error:
-                    error.completed = bool(self._settle(self._address))  # type: ignore[attr-defined]
-                    raise
-            finally:
-                self._owner = None
+                    self._owner = me
+                    if self.threads > 1 and not self._workers and table.words[walker.PARALLEL] > 1:
+                        self._start_workers()
+                    if table.scratch_bytes > self._scratch_bytes:
+                        self._grow_scratch(table.scratch_bytes)
+                    _RUN_WORDS.pack_into(self._state.data, 0, table.address, bases.buffer_info()[0], profile, 0)
+                    try:
+                        # Signal handlers run between two calls.  A run shorter than a slice is one call.
+                        while self._walk(self._address, _SLICE_NANOSECONDS) != walker.FINISHED:
+                            pass
+                        finished = True
+                    except BaseException:
+                        finished = bool(self._settle(self._address))
+                        raise
+                finally:
+                    self._owner = None
+        except BaseException as error:  # letting go of the lock can be interrupted too
+            error.completed = finished  # type: ignore[attr-defined]
+            raise
 
     def close(self, patience: float = -1) -> None:
         """Send the workers home, once no run is under way (waits `patience` seconds for that; -1: as long as it takes).
