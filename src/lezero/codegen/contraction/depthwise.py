@@ -283,6 +283,7 @@ def emit_dw(dtype: str, window: Window, target: Target) -> str:
     def row(i: str) -> None:
         n, y = c.div(i, p["result_height"]), c.rem(i, p["result_height"])
         dy_row = c.gep(dy, c.mul(c.mul(i, p["result_width"]), p["channels"]), memory)
+        dy_next = c.gep(dy_row, c.mul(p["result_width"], p["channels"]), memory)
         lines, strides = [], []
         for r in range(window.rows):
             at_y = c.sub(c.add(c.mul(y, p["step_y"]), c.mul(p["dilation_y"], r)), p["top"])
@@ -290,8 +291,16 @@ def emit_dw(dtype: str, window: Window, target: Target) -> str:
             start = c.gep(image, c.mul(c.mul(c.add(c.mul(n, p["height"]), at_y), p["width"]), p["channels"]), memory)
             lines.append(c.select(valid, start, zeros, "ptr"))
             strides.append(c.select(valid, p["channels"], 0))
+        image_next = c.gep(start, c.mul(c.mul(p["step_y"], p["width"]), p["channels"]), memory)
+
+        def fetch(line: str, width: Operand, ch: Operand) -> None:
+            """A share of a line that the next row needs: read in one go, where sweeps jump from pixel to pixel."""
+            begin, end = (c.mul(c.mul(x, width), TYPES[dtype]) for x in (ch, c.add(ch, lanes)))
+            c.loop(begin, end, lambda at: c.prefetch(c.gep(line, at, "i8"), level=2), step=64)
 
         def channels(ch: Operand, mask: str | None) -> None:
+            fetch(dy_next, p["result_width"], ch)
+            fetch(image_next, p["width"], ch)
             for first in range(0, window.rows, at_once):
                 sweep(ch, mask, range(first, min(window.rows, first + at_once)))
 
