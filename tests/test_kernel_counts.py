@@ -87,3 +87,28 @@ def test_an_optimizer_step_is_one_kernel_for_all_parameters(make):
             p.grad = normal(*p.shape)
         lz.realize()
         assert kernels(optimizer.step) == 1
+
+
+def test_vectors_run_along_memory_in_a_convolutional_network():
+    """A reduction over the pixels of a channels-last value must not stride through memory with its vectors."""
+    from lezero import nn
+    from lezero.schedule.groups import loop_order
+
+    lz.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 32, 7, stride=2, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1),
+        nn.Conv2d(32, 64, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 16, 3, bias=False), nn.Flatten(),
+        nn.Linear(16 * 14 * 14, 4),
+    )  # fmt: skip
+    before = set(map(id, run._plans.values()))
+    net(normal(4, 3, 69, 69)).sum().backward()
+    lz.realize()
+    (plan,) = [p for p in run._plans.values() if id(p) not in before]
+    grouping = plan.program.schedule.grouping
+    large = [g for g in grouping.groups if g.kind == "loops" and len(g.shape) >= 4 and np.prod(g.shape) > 10_000]
+    assert len(large) >= 8
+    for g in large:
+        innermost = [v for v in loop_order(g.nodes, g, grouping.orders) if v.extent != 1][-1]
+        assert g.reduced is None or (innermost.name in g.reduced) == (g.style == "row"), g.names()
+        orders = {grouping.orders[n] for n in g.nodes if n.ndim == 4 and min(n.shape) > 1}
+        assert orders <= {(0, 2, 3, 1)}, g.names()

@@ -9,6 +9,7 @@ from memory.  ``may_join`` answers what is legal; ``wants_join`` what is wise; `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -458,7 +459,7 @@ class Grouping:
         kept = [v for v in group.variables if v.name not in reduced]
         rows = int(prod(v.extent for v in kept))
         size = int(prod(v.extent for v in group.variables if v.name in reduced))
-        order = self._loop_order(group)
+        order = loop_order([*group.nodes, node], group, self.orders)
         inner = next((v for v in reversed(order) if v.extent != 1), None)
         if node.op.reduction in ("argmax", "argmin"):
             return (
@@ -470,12 +471,9 @@ class Grouping:
             if rows < 4 * self.threads and rows * size >= SPLIT_WORK:
                 return "split"
             return "row"
-        if size <= 64 or rows >= 512 * self.threads:
+        if size <= 64 or (rows >= 512 * self.threads and size <= 256):
             return "lane"
         return "split"
-
-    def _loop_order(self, group: Group) -> list[Var]:
-        return loop_order(group, self.orders)
 
     def _merge_inputs(self, group: Group, read: list[Access]) -> None:
         """Bring in other groups that a node just placed reads from, when they can be computed in the same loops."""
@@ -687,9 +685,9 @@ def _pixelwise(e: dict[str, int], group: Group, order: Order) -> bool:
     return True
 
 
-def loop_order(group: Group, orders: dict[Node, Order]) -> list[Var]:
-    """A group's variables from the outermost to the innermost: as its largest member with an order of its own is stored."""
-    for n in group.nodes:
+def loop_order(nodes: Sequence[Node], group: Group, orders: dict[Node, Order]) -> list[Var]:
+    """A group's variables from the outermost to the innermost: as the first of its `nodes` with an order of its own is stored."""
+    for n in nodes:
         space = _space(n)
         order = orders[n.inputs[0]] if n.op.kind == "reduce" else orders[n]
         if (

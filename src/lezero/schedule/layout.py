@@ -10,7 +10,7 @@ from typing import Any
 
 from lezero.graph.dim import same
 from lezero.graph.node import Graph, Node
-from lezero.schedule.index import Ix, Var
+from lezero.schedule.index import Ix
 
 Order = tuple[int, ...]
 CHANNELS_LAST: Order = (0, 2, 3, 1)
@@ -112,16 +112,27 @@ def _through_view(node: Node, orders: dict[Node, Order]) -> Order:
     if node.op.name == "expand":
         lead = node.ndim - x.ndim
         return (*range(lead), *(a + lead for a in orders[x]))
-    variables = tuple(Var(f"i{k}", d) for k, d in enumerate(node.shape))
-    rule = node.op.index
-    assert rule is not None
-    pieces = rule(node.shape, tuple(Ix.of(v) for v in variables), *(Seen(i) for i in node.inputs), **node.named_attrs())
-    position = next((p for k, p, _ in pieces if k == 0), None)
-    coefficients = linear(position, x.shape, orders[x]).affine() if position is not None else None
-    if coefficients is None:
+    stride = _steps(node, orders[x])
+    if stride is None:
         return row_major(node.ndim)
-    stride = [int(coefficients.get(v.name, 0)) for v in variables]
     return tuple(sorted(range(node.ndim), key=lambda a: (-abs(stride[a]) if stride[a] else -(1 << 62), a)))
+
+
+def _steps(view: Node, order: Order) -> list[int] | None:
+    """How far apart in memory the first two elements along each axis of a view are; None if data decides that."""
+    rule, x = view.op.index, view.inputs[0]
+    assert rule is not None
+
+    def place(axis: int) -> int | None:
+        position = tuple(Ix.of(int(a == axis)) for a in range(view.ndim))
+        found = rule(view.shape, position, *map(Seen, view.inputs), **view.named_attrs())
+        at = next((linear(p, x.shape, order) for k, p, _ in found if k == 0), None)
+        return None if at is None or at.terms else int(at.constant)
+
+    first, steps = place(-1), [place(axis) for axis in range(view.ndim)]
+    if first is None or None in steps:
+        return None
+    return [s - first if d != 1 else 0 for s, d in zip(steps, view.shape)]  # type: ignore[operator]
 
 
 class Seen:

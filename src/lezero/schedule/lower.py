@@ -82,7 +82,7 @@ class Lowering:
     def __init__(self, group: Group, grouping: Grouping, stored: set[Node]):
         self.group, self.grouping = group, grouping
         self.stored = [n for n in group.nodes if n in stored]
-        self.order = loop_order(group, grouping.orders)
+        self.order = loop_order(group.nodes, group, grouping.orders)
         self.params = Params()
         self.buffers: dict[Any, int] = {}
         self.types: list[tuple[str, str]] = []
