@@ -23,11 +23,9 @@ from lezero.loops import interpret
 from lezero.ops.expr import reference
 from lezero.passes.pipeline import restructure
 from lezero.schedule import groups
-from lezero.schedule.groups import Grouping
 from lezero.schedule.layout import Order, row_major
 from lezero.schedule.lower import Lowered, lower, number
-from lezero.schedule.prepare import prepare
-from lezero.schedule.schedule import Step, order_steps
+from lezero.schedule.schedule import Step, arrange, order_steps
 
 THREADS = 3
 
@@ -35,8 +33,8 @@ THREADS = 3
 class InterpretedProgram(Program):
     def __init__(self, graph: Graph, orders: dict[Node, Order]):
         self.leaves = graph.leaves
-        self.graph, self.orders = prepare(restructure(graph), orders)
-        self.grouping = Grouping(self.graph, self.orders, THREADS)
+        self.grouping = arrange(restructure(graph), orders, THREADS)
+        self.graph, self.orders = self.grouping.graph, self.grouping.orders
         stored = set(self.graph.outputs)
         for g in self.grouping.groups:
             stored |= g.reads

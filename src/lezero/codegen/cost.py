@@ -22,6 +22,9 @@ HEAVY = frozenset(
 BUDGET = 32  # instructions in the body of an unrolled loop, per unit of unrolling
 SINGLE = 48  # a body heavier than this is written once, masked, where masks are free
 
+COLUMNS = 4
+"""Vectors side by side that a loop over rows reduces: memory is read in pieces of several cache lines."""
+
 
 def statements(body: list[ir.Stmt]) -> Iterator[ir.Stmt]:
     for s in body:
@@ -117,8 +120,11 @@ def plan(loop: ir.Loop, target: Target) -> VectorPlan:
     nested = sum(isinstance(s, ir.Loop) for s in statements(loop.body))
     weight += 4 * nested
     unroll = 4 if weight <= BUDGET / 2 else 2 if weight <= BUDGET * 2 else 1
+    columns = nested and any(isinstance(s, ir.Acc) for s in statements(loop.body))
+    if columns:
+        unroll = COLUMNS
     short = loop.extent.op == "const" and loop.extent.attr <= lanes
     while unroll > 1 and loop.extent.op == "const" and loop.extent.attr < lanes * unroll:
         unroll //= 2
-    single = short or (weight > SINGLE and target.vector_bytes == 64)
+    single = short or (weight > SINGLE and not columns and target.vector_bytes == 64)
     return VectorPlan(lanes, 1 if single else unroll, single)

@@ -26,6 +26,8 @@ PIPELINE: tuple[Pass, ...] = (
     pin_outputs,
 )
 REQUIRED = frozenset({"decompose", "pin_outputs"})
+SCHEDULED = frozenset({"recompute"})
+"""What is restructured when kernels are known (``schedule/``), and can be left out in the same way."""
 
 
 def switched_off() -> frozenset[str]:
@@ -37,7 +39,7 @@ def switched_off() -> frozenset[str]:
         If it names a pass there is not, or one the scheduler relies on.
     """
     words = [w.strip() for w in os.environ.get("LEZERO_PASSES", "").split(",") if w.strip()]
-    optional = sorted({p.__name__ for p in PIPELINE} - REQUIRED)
+    optional = sorted({p.__name__ for p in PIPELINE} - REQUIRED | SCHEDULED)
     for w in words:
         if w[0] != "-" or w[1:] not in optional:
             listed = ", ".join(f"-{name}" for name in optional)

@@ -23,6 +23,9 @@ from lezero.schedule.layout import Order, Seen, linear, planar, row_major
 MAX_NODES = 64
 MAX_ACCESSES = 30
 MAX_INLINE = 48
+STEPS = frozenset(("add", "sub", "mul", "cast"))
+"""Operations a value may be seen through to one that is in memory: at most ``MAX_STEPS`` of them."""
+MAX_STEPS = 6
 SPLIT_WORK = 1 << 16
 """Elements from which a reduction to a few long rows is worth a combine phase: below, all threads together are no faster."""
 
@@ -81,11 +84,12 @@ class Grouping:
         self.group_of: dict[Node, Group] = {}
         self.refusals: list[tuple[Node, Group, str]] = []
         self._inline: dict[Node, int] = {}
+        self._root: dict[Node, tuple[Node, int]] = {}  # what is made again -> what in memory, in how many steps
         outputs = set(graph.outputs)
         order = graph.nodes()
         self.users: dict[Node, list[Node]] = graph.consumers()
         self._in_memory = {m for n in order if n.op.kind in ("contraction", "opaque") for m in in_memory(n)}
-        self._sunk = {n for n in order if n not in outputs and self._cheaper_again(n, outputs)}
+        self._sunk = {n for n in order if self._cheaper_again(n, outputs)}
         self._rank = {n: i for i, n in enumerate(order)}
         for node in order:
             kind = node.op.kind
@@ -106,12 +110,33 @@ class Grouping:
         return node in self._sunk or (node not in self._in_memory and self._inline_size(node) <= MAX_INLINE)
 
     def _cheaper_again(self, node: Node, outputs: set[Node]) -> bool:
-        """A comparison of something that is in memory anyway is made again where it is used, instead of being kept: what a
-        ReLU's gradient wants to know can be seen from the activation that the next convolution reads."""
-        if node.op.kind != "elementwise" or node.op.domain != "compare":
+        """What takes one load of something that is in memory anyway is made again where it is used, instead of being kept.
+
+        A comparison: what a ReLU's gradient wants to know can be seen from the activation that the next convolution reads.
+        And a standardisation: with the statistics, its steps follow from the value they are of.
+        """
+        if node.op.kind != "elementwise" or node in outputs:
             return False
-        large = [x for x in node.inputs if self._inline_size(x) > MAX_INLINE]
-        return len(large) == 1 and (large[0] in self._in_memory or large[0] in outputs)
+        large = {x for x in node.inputs if self._inline_size(x) > MAX_INLINE}
+        if node.op.domain == "compare":
+            return len(large) == 1 and not large.isdisjoint(self._in_memory | outputs)
+        if node.op.name not in STEPS or node in self._in_memory:
+            return False
+        seen = {self._seen_in(x, outputs) for x in large if not _spread(x, node)}
+        if len(seen) != 1 or None in seen:
+            return False
+        (root, steps), *_ = seen  # type: ignore[misc]
+        self._root[node] = root, steps + 1
+        return steps < MAX_STEPS
+
+    def _seen_in(self, x: Node, outputs: set[Node]) -> tuple[Node, int] | None:
+        """The value in memory that `x` takes one load of, and the steps from there."""
+        if x in self._root:
+            return self._root[x]
+        kept = x in self._in_memory or x in outputs or x.op.kind == "leaf"
+        # A reduction does not follow a contraction's tiles: what it reads is stored.
+        kept = kept or (x.op.kind == "contraction" and any(u.op.kind == "reduce" for u in self.users.get(x, ())))
+        return (x, 0) if kept else None
 
     def _inline_size(self, node: Node) -> int:
         have = self._inline.get(node)
@@ -149,6 +174,8 @@ class Grouping:
                 self._reach(node.inputs[k], at, both, out)
                 for ix in at:
                     self._reads(ix, out)
+            if node.op.name == "later":
+                out.append(Access(node.inputs[1], (), None))
             return
         if node.op.kind == "leaf" or not self.inline(node):
             out.append(Access(node, position, mask))
@@ -648,6 +675,13 @@ def _variables_of(position: tuple[Ix, ...], axes: tuple[int, ...]) -> tuple[froz
     for i, p in enumerate(position):
         (reduced if i in axes else kept).update(p.variables())
     return None if reduced & kept else (frozenset(reduced), frozenset(kept))
+
+
+def _spread(x: Node, over: Node) -> bool:
+    """Whether `x` is a much smaller value repeated, such as one for each channel."""
+    while x.op.kind == "view" and len(x.inputs) == 1:
+        x = x.inputs[0]
+    return x.op.kind != "view" and 16 * int(prod(x.shape)) <= int(prod(over.shape))
 
 
 def _has_position(node: Node) -> bool:

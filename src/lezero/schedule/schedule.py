@@ -18,12 +18,14 @@ from lezero.codegen.launch import KernelSource
 from lezero.codegen.target import Target
 from lezero.graph.dim import identical, same
 from lezero.graph.node import Graph, Node
+from lezero.passes.pipeline import switched_off
 from lezero.schedule.contractions import Contracted
 from lezero.schedule.groups import Group, Grouping
 from lezero.schedule.layout import Order
 from lezero.schedule.lower import Lowered, lower, number
 from lezero.schedule.memory import Interval, pack
 from lezero.schedule.prepare import prepare
+from lezero.schedule.recompute import recompute
 
 
 @dataclass(eq=False)
@@ -193,12 +195,22 @@ def _aligned(launches: list[list[tuple]]) -> list[list[tuple]]:
     return [list(group) for group in zip(*launches)] if launches else []
 
 
+def arrange(graph: Graph, leaf_orders: dict[Node, Order], threads: int) -> Grouping:
+    """A primitive graph divided into kernels."""
+    graph, orders = prepare(graph, leaf_orders)
+    grouping = Grouping(graph, orders, threads)
+    if "recompute" in switched_off():
+        return grouping
+    again, orders = recompute(graph, orders, grouping)
+    return grouping if again is graph else Grouping(again, orders, threads)
+
+
 def build(
     graph: Graph, leaf_orders: dict[Node, Order], donatable: frozenset[Node], target: Target, threads: int
 ) -> Schedule:
     """Schedule a primitive graph (what ``passes.pipeline.restructure`` gives)."""
-    graph, orders = prepare(graph, leaf_orders)
-    grouping = Grouping(graph, orders, threads)
+    grouping = arrange(graph, leaf_orders, threads)
+    graph, orders = grouping.graph, grouping.orders
     groups = [g for g in grouping.groups if not all(map(_empty, g.nodes))]
     stored: set[Node] = set(graph.outputs)
     for g in groups:

@@ -1,0 +1,261 @@
+"""Recomputation: what is large and cheap to make again is not kept for a use much later.
+
+A training step's memory is what its forward pass leaves for the backward pass.  Much of it can be had again from values
+that are kept anyway by reading them once more: an activation from the convolution's result and the statistics of its batch
+norm, a residual sum from its terms.  Such a value is freed after its last early use; for the late ones the same expression
+is computed anew, from the kept values *as of later* (:class:`~lezero.ops.shaping.later`), which is what keeps it from being
+computed early, or together with the first.
+
+What is recomputed may depend on something else that is, as residual sums do on each other; after ``MAX_CHAIN`` of them one
+is kept, so that few are there again at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+from lezero.graph.node import Graph, Node, with_inputs
+from lezero.ops.base import REGISTRY
+from lezero.schedule.groups import Group, Grouping
+from lezero.schedule.layout import Order
+
+LEAST_BYTES = 256 << 10
+"""A value worth a kernel of its own."""
+LEAST_TOTAL = 64 << 20
+"""Memory at the peak from which on it is worth saving; what is smaller stays in the caches."""
+LEAST_GAP = 1 / 16
+"""The part of a schedule's kernels that run between an early and a late use."""
+MAX_CHAIN = 4
+MAX_NODES = 48
+"""Operations that one value may take."""
+
+
+@dataclass
+class Dropped:
+    """A value that is not kept.
+
+    late : the time of the first use that gets the recomputed value
+    token : what is computed shortly before that
+    made_of : the values it is computed from
+    chain : how many recomputed values in a row that takes
+    """
+
+    late: int
+    token: Node
+    made_of: frozenset[Node]
+    chain: int
+
+
+def recompute(graph: Graph, orders: dict[Node, Order], grouping: Grouping) -> tuple[Graph, dict[Node, Order]]:
+    """The graph, and the orders of its nodes, with late uses of what is dropped reading it recomputed."""
+    times = _times(grouping)
+    uses = _uses(grouping, times)
+    if _peak(grouping, times, uses) < LEAST_TOTAL:
+        return graph, orders
+    dropped = _choose(graph, grouping, times, uses)
+    return _Rewrite(graph, orders, grouping, times, dropped).result() if dropped else (graph, orders)
+
+
+def _times(grouping: Grouping) -> dict[Group, int]:
+    """When each group runs: as recorded, where what they read leaves a choice."""
+    groups = [g for g in grouping.groups if g.nodes]
+    needs = {g: {grouping.group_of[n] for n in g.reads if n in grouping.group_of} - {g} for g in groups}
+    users: dict[Group, list[Group]] = {g: [] for g in groups}
+    for g, before in needs.items():
+        for b in before:
+            users[b].append(g)
+    missing = {g: len(before) for g, before in needs.items()}
+    ready = [g.number for g in groups if not missing[g]]
+    times: dict[Group, int] = {}
+    while ready:
+        g = grouping.groups[heapq.heappop(ready)]
+        times[g] = len(times)
+        for u in users[g]:
+            missing[u] -= 1
+            if not missing[u]:
+                heapq.heappush(ready, u.number)
+    return times
+
+
+def _uses(grouping: Grouping, times: dict[Group, int]) -> dict[Node, list[int]]:
+    """When each value in memory is read by other kernels than its own."""
+    uses: dict[Node, set[int]] = {}
+    for g, at in times.items():
+        for n in g.reads:
+            if grouping.group_of.get(n) is not g:
+                uses.setdefault(n, set()).add(at)
+    return {n: sorted(found) for n, found in uses.items()}
+
+
+def nbytes(node: Node) -> int:
+    return int(prod(node.shape)) * node.dtype.itemsize
+
+
+def _peak(grouping: Grouping, times: dict[Group, int], uses: dict[Node, list[int]]) -> int:
+    """The most bytes of intermediate values at a time."""
+    change = [0] * (len(times) + 1)
+    for n, at in uses.items():
+        if n in grouping.group_of:
+            change[times[grouping.group_of[n]]] += nbytes(n)
+            change[at[-1] + 1 if at[-1] + 1 < len(change) else -1] -= nbytes(n)
+    most = now = 0
+    for c in change:
+        now += c
+        most = max(most, now)
+    return most
+
+
+def _choose(
+    graph: Graph, grouping: Grouping, times: dict[Group, int], uses: dict[Node, list[int]]
+) -> dict[Node, Dropped]:
+    outputs = set(graph.outputs)
+    least = max(1, int(len(times) * LEAST_GAP))
+    dropped: dict[Node, Dropped] = {}
+    at_time = {t: g for g, t in times.items()}
+    for n in sorted(
+        (n for n in uses if n in grouping.group_of and n not in outputs and nbytes(n) >= LEAST_BYTES),
+        key=lambda n: times[grouping.group_of[n]],
+    ):
+        at = [times[grouping.group_of[n]], *uses[n]]
+        gap, late = max((b - a, b) for a, b in pairwise(at))
+        if gap < least:
+            continue
+        ready = {x: times[grouping.group_of[x]] for x in at_time[late].reads if x in grouping.group_of and x is not n}
+        token = max((x for x in ready if x not in dropped), key=ready.__getitem__, default=None)
+        if token is None or ready[token] < late - gap / 2:
+            continue  # nothing tells late from early
+        made_of = _made_of(n, grouping, uses)
+        if made_of is None:
+            continue
+        chain = 1 + max((dropped[x].chain for x in made_of if x in dropped), default=0)
+        if chain > MAX_CHAIN or not _pays(n, late, made_of, grouping, uses, dropped):
+            continue
+        dropped[n] = Dropped(late, token, made_of, chain)
+    return dropped
+
+
+def _made_of(node: Node, grouping: Grouping, uses: dict[Node, list[int]]) -> frozenset[Node] | None:
+    """The values in memory that a value is element-wise computed from; None if it is not that, or takes too much."""
+    found: set[Node] = set()
+    seen = {node}
+    todo = [node]
+    while todo:
+        n = todo.pop()
+        if n is not node and (n.op.is_leaf or n in uses):
+            found.add(n)
+            continue
+        if n.op.kind not in ("elementwise", "view", "source") or len(seen) > MAX_NODES:
+            return None
+        for x in n.inputs:
+            if x not in seen:
+                seen.add(x)
+                todo.append(x)
+    return None if node.op.kind != "elementwise" else frozenset(found)
+
+
+def _pays(
+    node: Node,
+    late: int,
+    made_of: Iterable[Node],
+    grouping: Grouping,
+    uses: dict[Node, list[int]],
+    dropped: dict[Node, Dropped],
+) -> bool:
+    """Whether what it is made of is there at that time anyway, or takes less memory than it."""
+    extra = sum(
+        nbytes(x) for x in made_of if x in grouping.group_of and x not in dropped and uses.get(x, [0])[-1] < late
+    )
+    return 2 * extra <= nbytes(node)
+
+
+class _Rewrite:
+    """Builds the new graph."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        orders: dict[Node, Order],
+        grouping: Grouping,
+        times: dict[Group, int],
+        dropped: dict[Node, Dropped],
+    ):
+        self.graph, self.old_orders, self.grouping, self.times, self.dropped = graph, orders, grouping, times, dropped
+        self.orders: dict[Node, Order] = {}
+        self.kept: dict[Node, Node] = {}  # what each node is called in the new graph
+        self.again: dict[Node, Node] = {}  # dropped value -> the recomputed one
+        self.waiting: dict[tuple[Node, Node], Node] = {}
+        self.below: dict[Node, frozenset[Node]] = {}  # dropped values that a node without memory is computed from
+        self.versions: dict[tuple[Node, frozenset[Node]], Node] = {}
+
+    def result(self) -> tuple[Graph, dict[Node, Order]]:
+        order = self.graph.nodes()
+        placed = self.grouping.group_of
+        for n in order:
+            if n not in placed:
+                self.below[n] = frozenset(
+                    y for x in n.inputs for y in ((x,) if x in self.dropped else self.below.get(x, ()))
+                )
+        # By time, so that what several uses share is made at the first of them; inputs come before what reads them.
+        rank = {n: k for k, n in enumerate(order)}
+        when = {n: self.times[g] for n, g in placed.items()}
+        for n in sorted(placed, key=lambda n: (when[n], rank[n])):
+            self._note(n, with_inputs(n, tuple(self._read(x, when[n]) for x in n.inputs)))
+        outputs = tuple(self._read(n, -1) for n in self.graph.outputs)
+        return Graph(self.graph.leaves, outputs), self.orders
+
+    def _note(self, old: Node, new: Node) -> Node:
+        self.kept[old] = new
+        self.orders[new] = self.old_orders[old]
+        return new
+
+    def _read(self, x: Node, time: int) -> Node:
+        """What a node that is computed at some time reads in place of `x`."""
+        if x in self.dropped and time >= self.dropped[x].late:
+            return self._recomputed(x, self.dropped[x].token)
+        if x in self.grouping.group_of:
+            return self.kept[x]
+        late = frozenset(y for y in self.below[x] if time >= self.dropped[y].late)
+        made = self.versions.get((x, late))
+        if made is None:
+            made = x if x.op.is_leaf else with_inputs(x, tuple(self._read(y, time) for y in x.inputs))
+            self.versions[x, late] = made
+            self.orders[made] = self.old_orders[x]
+        return made
+
+    def _recomputed(self, x: Node, token: Node) -> Node:
+        made = self.again.get(x)
+        if made is None:
+            made = self.again[x] = self._copy(x, x, token, {})
+        return made
+
+    def _copy(self, n: Node, root: Node, token: Node, copies: dict[Node, Node]) -> Node:
+        made = copies.get(n)
+        if made is not None:
+            return made
+        if n is not root and n in self.dropped:
+            made = self._recomputed(n, token)
+        elif n is not root and (n.op.is_leaf or n in self.dropped[root].made_of):
+            made = self._later(n, token)
+        else:
+            inputs = tuple(self._copy(x, root, token, copies) for x in n.inputs)
+            made = Node(n.op, inputs, n.attrs, n.shape, n.dtype, n.device, weak=n.weak, site=n.site)
+            self.orders[made] = self.old_orders[n]
+        copies[n] = made
+        return made
+
+    def _later(self, n: Node, token: Node) -> Node:
+        have = n if n.op.is_leaf else self.kept[n]
+        self.orders[have] = self.old_orders[n]
+        if not n.shape:
+            return have
+        key = (n, token)
+        made = self.waiting.get(key)
+        if made is None:
+            made = Node(REGISTRY["later"], (have, self.kept[token]), (), n.shape, n.dtype, n.device, site=n.site)
+            self.waiting[key] = made
+            self.orders[made] = self.old_orders[n]
+        return made

@@ -1,0 +1,109 @@
+"""Recomputation changes what is kept in memory, never a value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import interpreted_backend
+import lezero as lz
+import lezero.nn.functional as F
+from conftest import EXAMPLES
+from lezero import models, nn, optim
+from lezero.hal import registry
+from lezero.runtime import run
+from lezero.schedule import recompute as module
+from test_backend_fuzz import check, sizes
+
+native = pytest.mark.skipif(registry.get_backend() != "cpu", reason="about the backend that generates code")
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Whatever can be recomputed is, however small and near."""
+    monkeypatch.setattr(module, "LEAST_TOTAL", 0)
+    monkeypatch.setattr(module, "LEAST_BYTES", 0)
+    monkeypatch.setattr(module, "LEAST_GAP", 0)
+    count = []
+    choose = module._choose
+
+    def counted(*args):
+        chosen = choose(*args)
+        count.append(len(chosen))
+        return chosen
+
+    monkeypatch.setattr(module, "_choose", counted)
+    run._plans.clear()
+    yield count
+    run._plans.clear()
+
+
+def residual():
+    return models.resnet18(num_classes=7)
+
+
+def transformer():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.LayerNorm(32), nn.LayerNorm(32)
+            self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+            self.up, self.down = nn.Linear(32, 128), nn.Linear(128, 32)
+            self.drop = nn.Dropout(0.2)
+
+        def forward(self, x):
+            q, k, v = self.qkv(self.a(x)).reshape(2, -1, 3, 4, 8).permute(2, 0, 3, 1, 4)
+            y = F.scaled_dot_product_attention(q, k, v).permute(0, 2, 1, 3).reshape(x.shape)
+            x = x + self.drop(self.out(y))
+            return x + self.down(F.gelu(self.up(self.b(x))))
+
+    return nn.Sequential(*[Block() for _ in range(4)], nn.Flatten(), nn.Linear(32 * 12, 7))
+
+
+def steps(make, shape, monkeypatch, passes):
+    """Losses, parameters and the bytes between kernels of three training steps."""
+    monkeypatch.setenv("LEZERO_PASSES", passes)
+    run._plans.clear()
+    lz.manual_seed(0)
+    net = make()
+    opt = optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    r = np.random.default_rng(0)
+    x = lz.tensor(r.normal(size=shape).astype(np.float32))
+    y = lz.tensor(r.integers(0, 7, shape[0]))
+    losses = []
+    for _ in range(3):
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    plan, bindings, _ = run.statistics.last
+    arena = plan.program.schedule.instantiate(bindings).arena_bytes if registry.get_backend() == "cpu" else 0
+    return losses, [p.numpy().copy() for p in net.parameters()], arena
+
+
+@native
+@pytest.mark.parametrize("make, shape, less", [(residual, (8, 3, 96, 96), 0.8), (transformer, (2, 12, 32), 1.0)])
+def test_a_network_trains_the_same_in_less_memory(make, shape, less, eager, monkeypatch):
+    before = steps(make, shape, monkeypatch, "-recompute")
+    assert not eager
+    after = steps(make, shape, monkeypatch, "")
+    assert max(eager) >= 8
+    np.testing.assert_allclose(after[0], before[0], rtol=1e-5)
+    for a, b in zip(after[1], before[1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert after[2] <= less * before[2]
+
+
+def test_small_computations_are_left_alone(monkeypatch):
+    monkeypatch.setattr(module, "_choose", lambda *_: pytest.fail("looked for what to recompute"))
+    run._plans.clear()
+    steps(transformer, (2, 12, 32), monkeypatch, "")
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_random_programs(block, eager):
+    with interpreted_backend.use():
+        for seed in range(block * 10_000 + 700_000, block * 10_000 + 700_000 + 10 * EXAMPLES):
+            check(seed, sizes(seed, 25))
+    assert sum(eager) > 0
