@@ -124,3 +124,11 @@ def test_what_is_added_to_a_convolution_follows_its_pixels(size, shape):
     more = rng.standard_normal([extents[c] for c in shape])
     y = lz.nn.functional.conv2d(lz.tensor(x), lz.tensor(w)) + lz.tensor(more)
     np.testing.assert_allclose(y.numpy(), np.einsum("nchw,oc->nohw", x, w[:, :, 0, 0]) + more, rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed, size", [(85, 6), (10046, 23), (530013, 7)])
+def test_programs_that_once_failed(seed, size):
+    """Joins of values that are made again where they are used; a product of a view whose base is not row-major."""
+    with interpreted_backend.use():
+        check(seed, size)
+    check(seed, size)

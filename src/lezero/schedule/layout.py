@@ -132,7 +132,7 @@ def _steps(view: Node, order: Order) -> list[int] | None:
     first, steps = place(-1), [place(axis) for axis in range(view.ndim)]
     if first is None or None in steps:
         return None
-    return [s - first if d != 1 else 0 for s, d in zip(steps, view.shape)]  # type: ignore[operator]
+    return [s - first for s in steps]  # type: ignore[operator]
 
 
 class Seen:

@@ -125,11 +125,12 @@ class Lowering:
             return self._view(node, position, None)
         if node.op.kind == "source":
             return self._source(node, position)
-        args = [self.value(x, position if x.ndim == len(position) else ()) for x in node.inputs]
-        attrs = self._attrs(node)
+        return self._element(node, [self.value(x, position if x.ndim == len(position) else ()) for x in node.inputs])
+
+    def _element(self, node: Node, args: list[ir.Value]) -> ir.Value:
         element = node.op.element
         assert element is not None, node.op.name
-        return self._rounded(_typed(element(*args, **attrs), node), node)
+        return self._rounded(_typed(element(*args, **self._attrs(node)), node), node)
 
     def _rounded(self, value: ir.Value, node: Node) -> ir.Value:
         """Half precision computes in f32; every operation's result is rounded, whatever it is fused with."""
@@ -186,6 +187,8 @@ class Lowering:
             return self._view(x, at, mask)
         if grouping.group_of.get(x) is not self.group and (x.op.kind == "leaf" or not grouping.inline(x)):
             return self._load(x, at, mask)
+        if x.op.kind == "elementwise" and x not in grouping.group_of:
+            return self._element(x, [self._masked(y, at if y.ndim == len(at) else (), mask) for y in x.inputs])
         return self.value(x, at)
 
     def _condition(self, mask: Mask) -> ir.Value:

@@ -40,8 +40,8 @@ def prepare(graph: Graph, leaf_orders: dict[Node, Order]) -> tuple[Graph, dict[N
         inputs = tuple(new[n] for n in node.inputs)
         if node.op.name == "dot":
             inputs = tuple(
-                x if matrix(x, o) is not None else copy(x, row_major(x.ndim))
-                for x, o in _with_orders(node, inputs, orders, forced)
+                x if matrix(n, orders) is not None else copy(x, row_major(x.ndim))
+                for n, x in zip(map(_settled, node.inputs), map(_settled, inputs))
             )
         elif node.op.kind == "contraction":
             wanted = _wanted(node)
@@ -63,13 +63,16 @@ def prepare(graph: Graph, leaf_orders: dict[Node, Order]) -> tuple[Graph, dict[N
 
 
 def _with_orders(node: Node, inputs: tuple[Node, ...], orders: dict[Node, Order], forced: dict[Node, Order]):
-    """Operands and the orders they lie in; leaves whose extents were settled are read as the leaves they are."""
-    pairs = []
-    for n, x in zip(node.inputs, inputs):
-        if x.op.name == "reshape" and x.inputs[0].op.is_leaf and x.shape == x.inputs[0].shape:
-            n = x = x.inputs[0]
-        pairs.append((x, forced.get(x, orders[n])))
-    return pairs
+    """Operands and the orders they lie in."""
+    pairs = zip(map(_settled, node.inputs), map(_settled, inputs))
+    return [(x, forced.get(x, orders[n])) for n, x in pairs]
+
+
+def _settled(x: Node) -> Node:
+    """The leaf, for one whose extents were settled."""
+    if x.op.name == "reshape" and x.inputs[0].op.is_leaf and x.shape == x.inputs[0].shape:
+        return x.inputs[0]
+    return x
 
 
 def _wanted(node: Node) -> tuple[Order, ...]:
@@ -98,7 +101,7 @@ class Matrices:
     column_stride: int
 
 
-def matrix(x: Node, order: Order, orders: dict[Node, Order] | None = None) -> Matrices | None:
+def matrix(x: Node, orders: dict[Node, Order]) -> Matrices | None:
     """A stack of matrices read in place, if their elements are strided and one of the two strides is 1."""
     position = tuple(Ix.of(Var(f"q{k}", d)) for k, d in enumerate(x.shape))
     node = x
@@ -108,10 +111,9 @@ def matrix(x: Node, order: Order, orders: dict[Node, Order] | None = None) -> Ma
         if len(found) != 1 or found[0][2] is not None or len(node.inputs) > 1:
             return None
         node, at = node.inputs[0], found[0][1]
-        order = orders[node] if orders is not None else row_major(node.ndim)
     if not _stored(node):
         return None
-    place = linear(at, node.shape, order)
+    place = linear(at, node.shape, orders[node])
     coefficients = place.affine()
     if coefficients is None:
         return None
