@@ -44,7 +44,7 @@ class InterpretedProgram(Program):
                 what = [lower(g, self.grouping, stored)] if g.kind == "loops" else []
                 source = SimpleNamespace(key=str(g.number))  # no two alike, and nothing is generated
                 steps.append(Step(g, what, [source], frozenset(g.reads), tuple(n for n in g.nodes if n in stored)))
-        self.steps = [s for together in order_steps(steps)[0] for s in together]
+        self.steps = [s for together in order_steps(steps, self.graph.outputs)[0] for s in together]
 
     def run(self, inputs: Sequence[Buffer], bindings: Sequence[int], donated: Sequence[int] = ()) -> list[Buffer]:
         memory: dict[Node, np.ndarray] = {}  # logical arrays whose memory has the node's order

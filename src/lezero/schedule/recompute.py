@@ -12,7 +12,6 @@ is kept, so that few are there again at a time.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,6 +21,7 @@ from lezero.graph.node import Graph, Node, with_inputs
 from lezero.ops.base import REGISTRY
 from lezero.schedule.groups import Group, Grouping
 from lezero.schedule.layout import Order
+from lezero.schedule.order import in_order
 
 LEAST_BYTES = 256 << 10
 """A value worth a kernel of its own."""
@@ -61,24 +61,15 @@ def recompute(graph: Graph, orders: dict[Node, Order], grouping: Grouping) -> tu
 
 
 def _times(grouping: Grouping) -> dict[Group, int]:
-    """When each group runs: as recorded, where what they read leaves a choice."""
+    """When each group runs."""
     groups = [g for g in grouping.groups if g.nodes]
-    needs = {g: {grouping.group_of[n] for n in g.reads if n in grouping.group_of} - {g} for g in groups}
-    users: dict[Group, list[Group]] = {g: [] for g in groups}
-    for g, before in needs.items():
-        for b in before:
-            users[b].append(g)
-    missing = {g: len(before) for g, before in needs.items()}
-    ready = [g.number for g in groups if not missing[g]]
-    times: dict[Group, int] = {}
-    while ready:
-        g = grouping.groups[heapq.heappop(ready)]
-        times[g] = len(times)
-        for u in users[g]:
-            missing[u] -= 1
-            if not missing[u]:
-                heapq.heappush(ready, u.number)
-    return times
+    outputs = set(grouping.graph.outputs)
+    read = {n for g in groups for n in g.reads}
+    writes = {g: [n for n in g.nodes if n in read or n in outputs] for g in groups}
+    order = in_order(
+        groups, lambda g: g.reads, writes.__getitem__, lambda n: 0 if n.op.is_leaf or n in outputs else nbytes(n)
+    )
+    return {g: k for k, g in enumerate(order)}
 
 
 def _uses(grouping: Grouping, times: dict[Group, int]) -> dict[Node, list[int]]:

@@ -6,7 +6,6 @@ over inputs.  ``Schedule.instantiate`` is size arithmetic: launches with their i
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from lezero.schedule.groups import Group, Grouping
 from lezero.schedule.layout import Order
 from lezero.schedule.lower import Lowered, lower, number
 from lezero.schedule.memory import Interval, pack
+from lezero.schedule.order import in_order
 from lezero.schedule.prepare import prepare
 from lezero.schedule.recompute import recompute
 
@@ -216,7 +216,7 @@ def build(
     for g in groups:
         stored |= g.reads
     steps = [_step(g, grouping, stored) for g in groups]
-    ordered, beside = order_steps(steps)
+    ordered, beside = order_steps(steps, graph.outputs)
     reused = _reuse(ordered, beside, graph, orders, donatable)
     return Schedule(graph, grouping, orders, ordered, beside, reused, target, threads, grouping.refusals)
 
@@ -244,19 +244,13 @@ SMALL = 4096
 """Elements up to which a result may wait for the end of the run."""
 
 
-def order_steps(steps: list[Step]) -> tuple[list[list[Step]], frozenset[int]]:
-    """Steps in an order that respects what they read, in recorded order where there is a choice; and what runs together.
+def order_steps(steps: list[Step], outputs: Sequence[Node]) -> tuple[list[list[Step]], frozenset[int]]:
+    """Steps in an order that respects what they read and saves memory (``in_order``), and what runs together.
 
     Steps that only write results nobody else reads (the updates of parameters) come last: all of them are one launch.
     Those that run the same machine code share an entry, the other entries of the launch run beside the first.
     """
-    writer = {n: s for s in steps for n in s.writes}
     read_by_others = {n for s in steps for n in s.reads}
-    needs = {s: {writer[n] for n in s.reads if n in writer and writer[n] is not s} for s in steps}
-    users: dict[Step, list[Step]] = {s: [] for s in steps}
-    for s, before in needs.items():
-        for b in before:
-            users[b].append(s)
     final = [
         s
         for s in steps
@@ -269,24 +263,15 @@ def order_steps(steps: list[Step]) -> tuple[list[list[Step]], frozenset[int]]:
         k: ss for k, ss in same_code.items() if len(ss) > 1 or all(prod(n.shape) <= SMALL for n in ss[0].writes)
     }
     shared = {s for ss in same_code.values() for s in ss}
-    rank = {s: i for i, s in enumerate(steps)}
-    missing = {s: len(before) for s, before in needs.items()}
-    ready = [(rank[s], i, s) for i, s in enumerate(s for s in steps if not missing[s] and s not in shared)]
-    heapq.heapify(ready)
-    out: list[list[Step]] = []
-    count = len(ready)
-    while ready:
-        _, _, s = heapq.heappop(ready)
-        out.append([s])
-        for u in users[s]:
-            missing[u] -= 1
-            if not missing[u] and u not in shared:
-                count += 1
-                heapq.heappush(ready, (rank[u], count, u))
+    kept = {n for s in shared for n in s.reads} | set(outputs)
+
+    def nbytes(n: Node) -> int:
+        return 0 if n.op.is_leaf or n in kept else int(prod(n.shape)) * n.dtype.itemsize
+
+    order = in_order([s for s in steps if s not in shared], lambda s: s.reads, lambda s: s.writes, nbytes)
+    out = [[s] for s in order]
     first = len(out)
     out += same_code.values()
-    if sum(map(len, out)) != len(steps):
-        raise AssertionError("the kernels of this graph depend on each other in a circle")
     return out, frozenset(range(first + 1, len(out)))
 
 
