@@ -15,6 +15,7 @@ from typing import Any
 
 from lezero.graph.dim import identical, same
 from lezero.graph.node import Graph, Node
+from lezero.loops.ir import POSITIONS
 from lezero.ops.base import REGISTRY
 from lezero.schedule.index import TRUE, Ix, Mask, Var
 from lezero.schedule.layout import Order, Seen, linear, planar, row_major
@@ -460,7 +461,7 @@ class Grouping:
         size = int(prod(v.extent for v in group.variables if v.name in reduced))
         order = self._loop_order(group)
         inner = next((v for v in reversed(order) if v.extent != 1), None)
-        if node.op.reduction in ("argmax", "argmin"):
+        if node.op.reduction in POSITIONS:
             return (
                 "lane" if (inner is not None and inner.name not in reduced and size <= 1 << 14) or size <= 8 else "row"
             )

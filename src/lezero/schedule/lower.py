@@ -255,7 +255,7 @@ class Lowering:
             if n.op.kind == "reduce":
                 x = n.inputs[0]
                 self.value(x, self._input_position(n))
-                if n.op.reduction in ("argmax", "argmin"):
+                if n.op.reduction in ir.POSITIONS:
                     self._pin(self._where(n))
                 if n in group.outer:
                     continue
@@ -377,7 +377,7 @@ class Lowering:
     def _reduce(self, n: Node) -> ir.Reduce:
         kind = n.op.reduction
         value = self.value(n.inputs[0], self._input_position(n))
-        if kind in ("argmax", "argmin"):
+        if kind in ir.POSITIONS:
             index = self.emit.ix(self._renamed(self._where(n)))
             return ir.Reduce(self._acc(n) + "v", kind, value, self._acc(n), index)
         return ir.Reduce(self._acc(n), kind, ir.cast(value, self._acc_type(n)))
@@ -386,9 +386,9 @@ class Lowering:
         out: list[ir.Stmt] = []
         for n in nodes:
             kind = n.op.reduction
-            if kind in ("argmax", "argmin"):
+            if kind in ir.POSITIONS:
                 type = compute_code(n.inputs[0].dtype)
-                out.append(ir.Acc(self._acc(n) + "v", type, start(kind[3:], type)))
+                out.append(ir.Acc(self._acc(n) + "v", type, start(ir.POSITIONS[kind], type)))
                 out.append(ir.Acc(self._acc(n), "i64", ir.const(0)))
             else:
                 out.append(ir.Acc(self._acc(n), self._acc_type(n), start(kind, self._acc_type(n))))
@@ -694,7 +694,7 @@ class Lowering:
         return last(kept) > last(reduced)
 
     def _acc_parts(self, n: Node) -> list[tuple[str, str]]:
-        if n.op.reduction in ("argmax", "argmin"):
+        if n.op.reduction in ir.POSITIONS:
             return [(self._acc(n) + "v", compute_code(n.inputs[0].dtype)), (self._acc(n), "i64")]
         return [(self._acc(n), self._acc_type(n))]
 
