@@ -47,7 +47,7 @@ class Frame:
     ) -> Lowered:
         buffers = tuple(ir.Buffer(t, "rw" if k in self.written else "r") for k, t in enumerate(self.types))
         kernel = ir.Kernel(name, buffers, len(self.params.values), body, scratch=scratch)
-        return Lowered(kernel, self.operands, self.params.values, work, limit, False, [], **more)
+        return Lowered(kernel, self.operands, self.params.values, work, limit, [], **more)
 
 
 def plus(*terms: ir.Value) -> ir.Value:
