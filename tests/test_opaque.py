@@ -19,7 +19,7 @@ from lezero.ops.base import LEAF, REGISTRY
 from lezero.ops.indexing import Scatter
 from lezero.ops.scan import Scan
 from lezero.schedule.lower import number
-from lezero.schedule.opaque import lower_opaque, scan
+from lezero.schedule.opaque import lower_opaque, scan, sort
 
 pytestmark = pytest.mark.parametrize("level", sorted({"generic", "avx2", LEVELS[-1]} & set(LEVELS)))
 POISON = 0xA5
@@ -331,6 +331,27 @@ def test_argsort_of_every_dtype(level, dtype, descending):
         x[1] = rng.integers(info.min, info.max, 90, dtype=dtype.numpy, endpoint=True)
     for axis in (0, 1):
         check(level, "argsort", [x], {"axis": axis, "descending": descending})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_argsort_of_long_rows_merges_runs(level, dtype, descending, monkeypatch):
+    monkeypatch.setattr(sort, "RUN", 32)
+    rng = np.random.default_rng(3)
+    for shape, axis in (((65,), 0), ((128,), 0), ((1000,), 0), ((3, 150), 1), ((150, 3), 0), ((2, 70, 3), 1)):
+        x = draw(rng, dtypes._BY_NAME[dtype], shape)
+        if x.dtype.kind == "f":
+            x = np.where(rng.random(shape) < 0.1, np.nan, np.round(x)).astype(x.dtype)  # equal ones keep their order
+        check(level, "argsort", [x], {"axis": axis, "descending": descending})
+
+
+def test_argsort_of_unknown_length_merges_runs_where_there_are_several(level, monkeypatch):
+    rng = np.random.default_rng(4)
+    for length, n in ((sort.RUN, 5), (sort.RUN, 70_000), (32, 5), (32, 32), (32, 33), (32, 400)):
+        monkeypatch.setattr(sort, "RUN", length)
+        x = np.round(draw(rng, dtypes.float32, (n,)))
+        node = apply("argsort", [x], {"axis": 0}, {(0, 0): Dim.symbol(0, 5)})
+        np.testing.assert_array_equal(run(level, node, [x], 2, (n,)), np.argsort(x, kind="stable"))
 
 
 def test_argsort_of_what_is_sorted_already_or_backwards(level):
