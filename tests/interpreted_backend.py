@@ -63,7 +63,7 @@ class InterpretedProgram(Program):
     def _interpret(self, lowered: Lowered, memory: dict[Node, np.ndarray], bindings: Sequence[int]) -> None:
         tasks, combine = lowered.tasks(THREADS, bindings)
         limit = number(lowered.limit, bindings)
-        if lowered.splits or lowered.partials:  # several tasks, however small the problem: that is what is tested
+        if lowered.partials:  # several tasks, however small the problem: that is what is tested
             tasks = max(1, min(limit, THREADS))
         arrays = []
         for o in lowered.operands:

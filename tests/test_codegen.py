@@ -321,6 +321,7 @@ def row_kernel(kind, type, inner="vector"):
         "argmax": -np.inf,
         "min": np.inf,
         "argmin": np.inf,
+        "argmax_of_window": -np.inf,
     }[kind]
     if type not in FLOATS and abs(init) > 1:
         info = np.iinfo(interpret.dtype(type))
@@ -341,7 +342,11 @@ def row_kernel(kind, type, inner="vector"):
 
 @pytest.mark.parametrize(
     "kind,type",
-    [(k, t) for k in ("sum", "max", "min", "prod", "argmax", "argmin") for t in ("f32", "f64", "i64", "i32", "u8")]
+    [
+        (k, t)
+        for k in ("sum", "max", "min", "prod", "argmax", "argmin", "argmax_of_window")
+        for t in ("f32", "f64", "i64", "i32", "u8")
+    ]
     + [("any", "bool"), ("all", "bool")],
 )
 def test_row_reductions(level, kind, type):

@@ -19,7 +19,7 @@ from lezero.ops.base import LEAF, REGISTRY
 from lezero.ops.indexing import Scatter
 from lezero.ops.scan import Scan
 from lezero.schedule.lower import number
-from lezero.schedule.opaque import lower_opaque
+from lezero.schedule.opaque import lower_opaque, scan, sort
 
 pytestmark = pytest.mark.parametrize("level", sorted({"generic", "avx2", LEVELS[-1]} & set(LEVELS)))
 POISON = 0xA5
@@ -64,12 +64,14 @@ def run(level, node, arrays, tasks=1, bindings=()):
         for operand in lowered.operands:
             if isinstance(operand, tuple) and operand not in memory:
                 memory[operand] = margin(np.full(number(operand[2], bindings) * operand[3], POISON, np.uint8))
-        assert lowered.tasks(4, bindings)[0] >= 1
-        count = min(tasks, max(1, number(lowered.limit, bindings)))
-        params = [count if p == "tasks" else number(p, bindings) for p in lowered.params]
-        scratch = kernel_source(lowered.kernel).scratch(tuple(params))
+        count = min(tasks, number(lowered.limit, bindings))
+        assert (lowered.tasks(4, bindings)[0] >= 1) == (count >= 1)
         views = [memory[o][128:-128] for o in lowered.operands]
-        compiled(level, lowered.kernel)(views, params, count, scratch)
+        for turn in range(lowered.rounds(bindings) if count else 0):
+            named = {"tasks": count, "round": turn}
+            params = [named[p] if isinstance(p, str) else number(p, bindings) for p in lowered.params]
+            scratch = kernel_source(lowered.kernel).scratch(tuple(params))
+            compiled(level, lowered.kernel)(views, params, count, scratch)
     for raw in memory.values():
         assert (raw[:128] == POISON).all() and (raw[-128:] == POISON).all(), "written outside a buffer"
     for x, was in before.items():
@@ -155,6 +157,49 @@ def test_scans_of_one_tensor_given_twice_and_of_nan(level):
     for name in ("cumsum", "cummax", "cummin"):
         for axis in (0, 1):
             check(level, name, [x], {"axis": axis})
+
+
+SCANS = ["cumsum", "cumprod", "cummax", "cummin"]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_scans_in_stretches(level, reverse, monkeypatch):
+    monkeypatch.setattr(scan, "STRETCH", 8)
+    rng = np.random.default_rng(3)
+    for shape, axis in [*SHAPES, ((8,), 0), ((64,), 0), ((65,), 0), ((33, 70), 0)]:
+        for name in SCANS:
+            check(level, name, [draw(rng, dtypes.float32, shape)], {"axis": axis, "reverse": reverse})
+        given = [draw(rng, dtypes.float64, shape) for _ in range(2)]
+        check(level, "linear_scan", given, {"axis": axis, "reverse": reverse})
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=lambda d: d.name)
+def test_scans_of_every_dtype_in_stretches(level, dtype, monkeypatch):
+    monkeypatch.setattr(scan, "STRETCH", 8)
+    rng = np.random.default_rng(4)
+    for name in SCANS:
+        if not (dtype.is_complex and name.startswith("cumm")):
+            for shape, axis in (((4, 37), 1), ((19, 37), 0)):
+                check(level, name, [draw(rng, dtype, shape)], {"axis": axis})
+
+
+def test_a_scan_of_unknown_length_runs_in_stretches_where_it_is_long(level, monkeypatch):
+    monkeypatch.setattr(scan, "STRETCH", 8)
+    rng = np.random.default_rng(5)
+    for columns in (1, 5):
+        length = Dim.symbol(0, 4)
+        for n in (4, 8, 30):
+            x = draw(rng, dtypes.float32, (n, columns))
+            for name in SCANS:
+                node = apply(name, [x], {"axis": 0}, {(0, 0): length})
+                want = node.op.reference(x, **node.named_attrs())
+                np.testing.assert_allclose(run(level, node, [x], 2, (n,)), want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_running_product_overflows_only_where_it_is_large(level, monkeypatch):
+    monkeypatch.setattr(scan, "STRETCH", 8)
+    x = np.repeat(np.array([1e-4, 1e5, 1e-2], np.float32), 8)  # the second stretch alone comes to 1e40
+    check(level, "cumprod", [x], {"axis": 0})
 
 
 # -- scatters -------------------------------------------------------------------------------------------------------
@@ -286,6 +331,27 @@ def test_argsort_of_every_dtype(level, dtype, descending):
         x[1] = rng.integers(info.min, info.max, 90, dtype=dtype.numpy, endpoint=True)
     for axis in (0, 1):
         check(level, "argsort", [x], {"axis": axis, "descending": descending})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_argsort_of_long_rows_merges_runs(level, dtype, descending, monkeypatch):
+    monkeypatch.setattr(sort, "RUN", 32)
+    rng = np.random.default_rng(3)
+    for shape, axis in (((65,), 0), ((128,), 0), ((1000,), 0), ((3, 150), 1), ((150, 3), 0), ((2, 70, 3), 1)):
+        x = draw(rng, dtypes._BY_NAME[dtype], shape)
+        if x.dtype.kind == "f":
+            x = np.where(rng.random(shape) < 0.1, np.nan, np.round(x)).astype(x.dtype)  # equal ones keep their order
+        check(level, "argsort", [x], {"axis": axis, "descending": descending})
+
+
+def test_argsort_of_unknown_length_merges_runs_where_there_are_several(level, monkeypatch):
+    rng = np.random.default_rng(4)
+    for length, n in ((sort.RUN, 5), (sort.RUN, 70_000), (32, 5), (32, 32), (32, 33), (32, 400)):
+        monkeypatch.setattr(sort, "RUN", length)
+        x = np.round(draw(rng, dtypes.float32, (n,)))
+        node = apply("argsort", [x], {"axis": 0}, {(0, 0): Dim.symbol(0, 5)})
+        np.testing.assert_array_equal(run(level, node, [x], 2, (n,)), np.argsort(x, kind="stable"))
 
 
 def test_argsort_of_what_is_sorted_already_or_backwards(level):

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+import lezero as lz  # noqa: E402
+import lezero.nn.functional as nn  # noqa: E402
 from lezero.graph.dtype import float64  # noqa: E402
 from lezero.ops.pooling import adaptive_avg_pool, avg_pool, max_pool, max_pool_index  # noqa: E402
-from op_parity import check, make_leaves  # noqa: E402
+from op_parity import both_roads, check, make_leaves  # noqa: E402
 
 F = torch.nn.functional
 
@@ -84,6 +86,73 @@ def test_of_equal_maxima_the_first_gets_the_gradient():
     x = np.ones((1, 1, 4, 4))
     window = {"kernel": (2, 2), "stride": (1, 1)}
     check(lambda x: max_pool(x, **window), lambda x: F.max_pool2d(x, 2, 1), x)
+
+
+@st.composite
+def odd_values(draw):
+    """A pooling of values among which NaN, infinities and equal ones are frequent."""
+    geometry = draw(geometries(dilated=True))
+    shape = (2, draw(st.sampled_from([1, 3, 17])), *geometry.pop("extents"))
+    values = np.array([np.nan, -np.inf, np.inf, 1.0, 2.0])
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    return rng.choice(values, shape, p=[0.15, 0.45, 0.1, 0.15, 0.15]), geometry
+
+
+@settings(max_examples=60)
+@given(odd_values())
+def test_the_gradient_goes_where_pytorch_sends_it(drawn):
+    x, geometry = drawn
+    assume(fits({"extents": x.shape[2:], **geometry}))
+    pool = F.max_pool1d if x.ndim == 3 else F.max_pool2d
+    order = [geometry[k] for k in ("kernel", "stride", "padding", "dilation", "ceil_mode")]
+    check(lambda x: max_pool(x, **geometry), lambda x: pool(x, *order), x, order=1)
+
+
+LARGE = [
+    {"kernel": (13, 11), "stride": (1, 1), "padding": (6, 5), "dilation": (1, 1)},
+    {"kernel": (12, 9), "stride": (1, 2), "padding": (3, 0), "dilation": (2, 1)},
+    {"kernel": (9, 33), "stride": (1, 3), "padding": (4, 16), "dilation": (1, 2)},
+]
+
+
+@pytest.mark.parametrize("ceil_mode", [False, True])
+@pytest.mark.parametrize("window", LARGE)
+def test_large_windows_are_pooled_one_dimension_after_the_other(window, ceil_mode):
+    rng = np.random.default_rng(0)
+    order = [*window.values(), ceil_mode]
+    everywhere = rng.choice(np.array([-np.inf, 1.0, 2.0]), (2, 2, 40, 70), p=[0.5, 0.3, 0.2])
+    rare = np.where(rng.random((1, 2, 40, 70)) < 0.01, np.nan, normal(1, 2, 40, 70))
+    for x in (everywhere, rare, np.full((1, 1, 30, 67), -np.inf)):
+        check(lambda x: max_pool(x, **window, ceil_mode=ceil_mode), lambda x: F.max_pool2d(x, *order), x, order=1)
+        found = positions(x, window, ceil_mode)
+        np.testing.assert_array_equal(found, F.max_pool2d(torch.tensor(x), *order, return_indices=True)[1])
+
+
+def positions(x, window, ceil_mode):
+    """What ``return_indices`` gives."""
+    (here,), values = make_leaves([x])
+    (tap,) = both_roads([max_pool_index(here, **window, ceil_mode=ceil_mode).node], values, 0)
+    at = 0
+    for axis, size in ((0, x.shape[2]), (1, x.shape[3])):
+        inside = tap // window["kernel"][1] if axis == 0 else tap % window["kernel"][1]
+        start = np.arange(tap.shape[2 + axis]) * window["stride"][axis] - window["padding"][axis]
+        place = start.reshape((-1, 1) if axis == 0 else (1, -1)) + inside * window["dilation"][axis]
+        at = at * size + place
+    return at
+
+
+def test_adaptive_maxima_follow_the_rules_of_pooling():
+    rng = np.random.default_rng(0)
+    for shape, bins in (((2, 3, 7), (3,)), ((2, 3, 7, 9), (3, 4)), ((1, 2, 8, 6), (4, 3)), ((1, 2, 5, 5), (7, 3))):
+        x = rng.choice(np.array([np.nan, -np.inf, 1.0, 2.0]), shape, p=[0.15, 0.35, 0.25, 0.25])
+        mine, theirs = lz.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+        name = f"adaptive_max_pool{len(bins)}d"
+        y, z = getattr(nn, name)(mine, bins), getattr(F, name)(theirs, bins)
+        dy = normal(*z.shape)
+        y.backward(lz.tensor(dy))
+        z.backward(torch.tensor(dy))
+        np.testing.assert_array_equal(y.numpy(), z.detach().numpy())
+        np.testing.assert_allclose(mine.grad.numpy(), theirs.grad.numpy(), atol=1e-12)
 
 
 def test_nan_is_the_maximum():

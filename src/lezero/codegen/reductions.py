@@ -8,6 +8,7 @@ from typing import Any
 from lezero.codegen import arithmetic
 from lezero.codegen.complex_numbers import Pair
 from lezero.codegen.values import BITS, Builder, X
+from lezero.loops.ir import POSITIONS
 
 NO_INDEX = (1 << 63) - 1
 
@@ -24,7 +25,7 @@ def neutral(kind: str, type: str) -> complex:
             return 0
         case "all":
             return 1
-    highest = kind in ("min", "argmin")
+    highest = POSITIONS.get(kind, kind) == "min"
     if floating:
         return math.inf if highest else -math.inf
     if type == "bool":
@@ -49,20 +50,24 @@ def step(b: Builder, kind: str, type: str, new: Any, old: Any) -> Any:
 
 
 def better(kind: str, type: str, new: X, old: X) -> X:
-    """Whether `new` replaces `old` in an argmax or argmin that has seen `old` first."""
-    if new.floating:  # greater or NaN, and not after a NaN
-        return new.compare("ugt" if kind == "argmax" else "ult", old) & old.compare("ord", old)
-    return arithmetic.compare("gt" if kind == "argmax" else "lt", type, new, old)
+    """Whether `new` replaces `old` in a search for an extreme that has seen `old` first."""
+    order = "gt" if POSITIONS[kind] == "max" else "lt"
+    if not new.floating:
+        return arithmetic.compare(order, type, new, old)
+    if kind == "argmax_of_window":  # greater or NaN
+        return new.compare("ogt", old) | new.isnan()
+    return new.compare("u" + order, old) & old.compare("ord", old)  # greater or NaN, and not after a NaN
 
 
 def step_with_index(b: Builder, kind: str, type: str, new: tuple[X, X], old: tuple[X, X], ordered: bool) -> tuple[X, X]:
-    """One argmax/argmin step; unless `ordered`, `new` may have come first and wins ties by its smaller index."""
+    """One step of a search for an extreme; unless `ordered`, `new` may have come first: ties are decided by the indices."""
     wins = better(kind, type, new[0], old[0])
     if not ordered:
-        same = arithmetic.compare("eq", type, new[0], old[0])
+        earlier = new[1] < old[1]
+        wins = wins | (arithmetic.compare("eq", type, new[0], old[0]) & earlier)
         if new[0].floating:
-            same = same | (new[0].isnan() & old[0].isnan())
-        wins = wins | (same & (new[1] < old[1]))
+            two = new[0].isnan() & old[0].isnan()
+            wins = (wins & ~(two & earlier)) if kind == "argmax_of_window" else (wins | (two & earlier))
     return wins.where(new[0], old[0]), wins.where(new[1], old[1])
 
 

@@ -80,8 +80,8 @@ class _Task:
     def reduce(self, s: ir.Reduce) -> None:
         old, new = self.accs[s.acc], self.value(s.value)
         if s.index_acc is not None and s.index is not None:
-            wins = new > old if s.kind == "argmax" else new < old
-            if wins or (np.isnan(new) and not np.isnan(old)):
+            wins = new > old if ir.POSITIONS[s.kind] == "max" else new < old
+            if wins or (np.isnan(new) and (s.kind == "argmax_of_window" or not np.isnan(old))):
                 self.accs[s.acc], self.accs[s.index_acc] = new, self.value(s.index)
             return
         operation = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}.get(s.kind, s.kind)

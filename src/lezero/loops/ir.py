@@ -43,7 +43,10 @@ BINARY = frozenset(
 """Two arguments of one type.  ``div`` is for floats; ``floordiv`` and ``mod`` round to minus infinity as in Python;
 ``fmod`` truncates; ``max`` and ``min`` return NaN if either argument is NaN; comparisons give bool."""
 
-REDUCTIONS = frozenset("sum prod max min any all argmax argmin".split())
+POSITIONS = {"argmax": "max", "argmin": "min", "argmax_of_window": "max"}
+"""Reductions that say where the extreme is, and which extreme.  ``argmax_of_window`` takes the last of several NaN."""
+
+REDUCTIONS = frozenset(("sum", "prod", "max", "min", "any", "all", *POSITIONS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +145,7 @@ class Acc:
 class Reduce:
     """acc = combine(acc, value), for a kind of REDUCTIONS.
 
-    ``argmax``/``argmin`` take two accumulators: `acc` (the best value) and `index_acc` (i64, where), with `index` the
+    Kinds of POSITIONS take two accumulators: `acc` (the best value) and `index_acc` (i64, where), with `index` the
     position of `value`; the first of equal values wins, and NaN wins over numbers.  Sums may be reassociated.
     """
 

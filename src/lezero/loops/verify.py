@@ -96,7 +96,7 @@ class _Body:
             self.fail(f"{s.kind} into {s.acc}, which is {type}, not bool")
         if type in COMPLEX and s.kind not in ("sum", "prod"):
             self.fail(f"{s.kind} of complex values")
-        if s.kind in ("argmax", "argmin"):
+        if s.kind in ir.POSITIONS:
             if s.index_acc is None or s.index is None:
                 raise self.error(f"{s.kind} into {s.acc} has no index")
             if self.acc(s.index_acc) != "i64":

@@ -20,7 +20,7 @@ from lezero.ops.creation import arange, number_of
 from lezero.ops.elementwise import cast, maximum, minimum, where
 from lezero.ops.matmul import matmul
 from lezero.ops.movement import expand, permute, reshape
-from lezero.ops.reduce import argmax, max, mean, sum
+from lezero.ops.reduce import ArgExtreme, max, mean, sum
 from lezero.ops.rules import along, narrow, need_floating, shown, wide, widen
 from lezero.ops.windows import from_windows, window
 
@@ -158,10 +158,15 @@ class max_pool(Composite):
         return _numpy_windows(wide(x), _lowest(x.dtype), **windows).max(tuple(range(-n, 0)))
 
     def decompose(x, **windows):
+        if apart := _apart(**windows):
+            return max_pool(max_pool(x, **apart[0]), **apart[1])
         seen = _windows(x, _lowest(x.dtype.numpy), **windows)
         return max(seen, axes=_last(seen, len(windows["kernel"])), keepdim=False)
 
     def gradient(dy, y, x, **windows):
+        if apart := _apart(**windows):
+            rows = max_pool(x, **apart[0])
+            return max_pool.gradient(max_pool.gradient(dy, y, rows, **apart[1]), rows, x, **apart[0])
         extents = tuple(x.shape[-len(windows["kernel"]) :])
         index = max_pool_index(x, **windows)
         if prod(windows["kernel"]) <= 256:
@@ -169,13 +174,56 @@ class max_pool(Composite):
         return max_pool_grad(dy, index, extents=extents, **windows)
 
 
+APART = 4
+"""How much less there has to be to do for two pools, one dimension after the other, to be better than one in one kernel."""
+
+
+def _apart(kernel, stride, padding, dilation, ceil_mode):
+    """Large windows as pools one after the other, of the last dimension and of the others; None for other windows.
+
+    The maximum of maxima is the maximum, and in this order the first of equal ones, and the last NaN, in row-major order.
+    """
+    others = prod(kernel[:-1])
+    if kernel[-1] * others <= APART * (kernel[-1] * prod(stride[:-1]) + others):
+        return None
+    given = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
+    alone = {"kernel": 1, "stride": 1, "padding": 0, "dilation": 1}
+    last = {name: (*[alone[name]] * (len(kernel) - 1), v[-1]) for name, v in given.items()}
+    before = {name: (*v[:-1], alone[name]) for name, v in given.items()}
+    return {**last, "ceil_mode": ceil_mode}, {**before, "ceil_mode": ceil_mode}
+
+
 def _lowest(dtype):
     return np.iinfo(dtype).min if dtype.kind in "iu" else -float("inf")
 
 
+def _geometry(windows, kernel, stride, padding, dilation, ceil_mode):
+    """Of each dimension: how many windows, kernel, stride, padding, dilation."""
+    return zip(windows, kernel, stride, padding, dilation)
+
+
+def _numpy_window_argmax(x):
+    """Along the last axis."""
+    last_nan = x.shape[-1] - 1 - np.isnan(x)[..., ::-1].argmax(-1)
+    return np.where(np.isnan(x).any(-1), last_nan, x.argmax(-1))
+
+
+@op("window_argmax")
+class window_argmax(ArgExtreme):
+    """int64 position of the greatest element along one axis: the first of equal ones, the last of several NaN."""
+
+    reduction = "argmax_of_window"
+
+    def reference(x, axes, keepdim):
+        at = _numpy_window_argmax(np.moveaxis(wide(x), axes[0], -1))
+        return np.expand_dims(at, axes[0]) if keepdim else at
+
+
 @op("max_pool_index")
 class max_pool_index(Composite):
-    """Which tap of its kernel each window's maximum is at, in row-major order; the first of equal ones, or of NaNs.
+    """Which tap of its kernel each window's maximum is at, in row-major order; the first of equal ones, the last of NaNs.
+
+    It is never a tap on padding (PyTorch's rules).
 
     Parameters and result's shape are those of :data:`max_pool`; the dtype is int64.
     """
@@ -189,12 +237,29 @@ class max_pool_index(Composite):
     def reference(x, **windows):
         n = len(windows["kernel"])
         seen = _numpy_windows(wide(x), _lowest(x.dtype), **windows)
-        return seen.reshape(*seen.shape[:-n], prod(windows["kernel"])).argmax(-1)
+        index = _numpy_window_argmax(seen.reshape(*seen.shape[:-n], prod(windows["kernel"])))
+        first = 0
+        for w, k, s, p, d in _geometry(seen.shape[-2 * n : -n], **windows):
+            first = np.asarray(first)[..., None] * k + np.maximum(-((np.arange(w) * s - p) // d), 0)
+        return np.where(seen.max(tuple(range(-n, 0))) == _lowest(x.dtype), first, index)
 
     def decompose(x, **windows):
-        seen = _windows(x, _lowest(x.dtype.numpy), **windows)
-        lead = len(seen.shape) - len(windows["kernel"])
-        return argmax(reshape(seen, shape=(*seen.shape[:lead], prod(windows["kernel"]))), axes=(lead,), keepdim=False)
+        if apart := _apart(**windows):
+            across, down = apart
+            row = max_pool_index(max_pool(x, **across), **down)
+            return row * windows["kernel"][-1] + max_pool_pick(max_pool_index(x, **across), row, **down)
+        n, lowest = len(windows["kernel"]), _lowest(x.dtype.numpy)
+        seen = _windows(x, lowest, **windows)
+        lead = len(seen.shape) - n
+        taps = reshape(seen, shape=(*seen.shape[:lead], prod(windows["kernel"])))
+        index = window_argmax(taps, axes=(lead,), keepdim=False)
+        if not any(windows["padding"]):
+            return index
+        first: Any = 0
+        for axis, (w, k, s, p, d) in enumerate(_geometry(seen.shape[lead - n : lead], **windows)):
+            start = arange(start=0, stop=w, step=1, dtype=int64, like=x) * s - p
+            first = first * k + along(maximum(-(start // d), 0), axis, n)
+        return where(max(taps, axes=(lead,), keepdim=False) == lowest, first, index)
 
 
 @op("repeat_blocks")

@@ -3,6 +3,8 @@
 A :class:`Scan` is described by ``start(code)``, the state before the first element as a loop-IR constant, and
 ``step(state, *elements)``, the next one; the result holds every state.  ``reverse`` runs from the end.
 The state has the result's dtype (half precision: float32).
+Where states can be joined like elements, whatever their values, `reduction` names how: what any stretch of elements comes to
+is a reduction of them, and ``step(state, that)`` is the state behind it.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ class Scan(Opaque):
     attrs = {"axis": 0, "reverse": False}
     start: Callable
     step: Callable
+    reduction: str | None = None
 
 
 def shifted(x: Any, axis: int, reverse: bool, fill: float = 0) -> Any:
@@ -61,6 +64,8 @@ def _has_axis(name: str, x: Any, axis: int) -> None:
 @op("cumsum", onnx="CumSum")
 class cumsum(Scan):
     """Running sums; integers and bools in int64."""
+
+    reduction = "sum"
 
     def infer(x, axis, reverse):
         _has_axis("cumsum", x, axis)
@@ -164,6 +169,7 @@ def _highest(code: str) -> Value:
 class cummax(Scan):
     """The greatest so far; NaN from the first NaN on.  The last of equal ones gets the gradient."""
 
+    reduction = "max"
     keeps = ("x", "y")
 
     def infer(x, axis, reverse):
@@ -187,6 +193,7 @@ class cummax(Scan):
 class cummin(Scan):
     """The least so far; NaN from the first NaN on.  The last of equal ones gets the gradient."""
 
+    reduction = "min"
     keeps = ("x", "y")
 
     def infer(x, axis, reverse):

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from lezero.codegen.launch import MOST_ELEMENTS
 from lezero.graph.dim import identical, same
 from lezero.graph.node import Graph, Node
+from lezero.loops.ir import POSITIONS
 from lezero.ops.base import REGISTRY
 from lezero.schedule.index import TRUE, Ix, Mask, Var
 from lezero.schedule.layout import Order, Seen, linear, planar, row_major
@@ -488,14 +490,16 @@ class Grouping:
         size = int(prod(v.extent for v in group.variables if v.name in reduced))
         order = loop_order([*group.nodes, node], group, self.orders)
         inner = next((v for v in reversed(order) if v.extent != 1), None)
-        if node.op.reduction in ("argmax", "argmin"):
+        if node.op.reduction in POSITIONS:
+            if (rows < 4 * self.threads and rows * size >= SPLIT_WORK) or size > MOST_ELEMENTS:
+                return "split"
             return (
                 "lane" if (inner is not None and inner.name not in reduced and size <= 1 << 14) or size <= 8 else "row"
             )
         if inner is not None and inner.name in reduced:
             if size <= 16 and rows >= 64:
                 return "lane"
-            if rows < 4 * self.threads and rows * size >= SPLIT_WORK:
+            if (rows < 4 * self.threads and rows * size >= SPLIT_WORK) or size > MOST_ELEMENTS:
                 return "split"
             return "row"
         if size <= 64 or (rows >= 512 * self.threads and size <= 256):

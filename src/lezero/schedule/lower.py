@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from lezero.codegen.launch import MOST_ELEMENTS, divided
 from lezero.graph.dim import Dim, evaluate, same
 from lezero.graph.node import Node
 from lezero.loops import ir
@@ -22,6 +23,14 @@ from lezero.schedule.layout import linear
 
 GRAIN = 16_384
 """Elements a task should have at least; smaller kernels run on one thread."""
+PART = 1 << 15
+"""Elements behind a partial result at least: a few microseconds of work, so that it does not matter that parts are many."""
+ROWS_OF_PART = 16
+"""Rows behind a partial row at least, so that writing and adding up the partial rows is little beside reading the rows."""
+PARTS = 64
+"""Partial results, unless a part would be too long for one task: how many there are shows in the bits of a sum."""
+CUT = 1 << 8
+"""Iterations in a block of a loop that is too long for one task, at the least."""
 WRITTEN_OUT = 9
 """Iterations up to which short reductions have no loop: windows of 2 x 2 and 3 x 3."""
 COSTLY = frozenset(
@@ -35,8 +44,9 @@ class Lowered:
     """A kernel and what it is called with.
 
     operands : nodes, in the order of the kernel's buffers; ("partial", k) for the k-th array of partial results
-    params : extents (int or Dim), evaluated for each run's extents; "tasks" is the number of tasks of the body
-    tasks, partials : sizes, functions of the number of threads and of the extents' values
+    params : extents (int or Dim), evaluated for each run's extents; "tasks" is the number of tasks of the body,
+        "round" how many times the kernel was launched before
+    partials : arrays of partial results; `tasks` says how many there are of each element
     """
 
     kernel: ir.Kernel
@@ -44,21 +54,24 @@ class Lowered:
     params: list[int]
     work: int  # elements, an extent expression
     limit: int  # most tasks that make sense, an extent expression
-    splits: bool  # partial results by task
     partials: list[tuple[int, int]]  # (elements for each task, bytes of one)
     combine_limit: int = 1
+    rounds: Callable[[Sequence[int]], int] = lambda bindings: 1  # how many times it is launched
     in_place: tuple[tuple[Node, Node], ...] = ()  # (stored node, input whose memory it may take)
 
     def tasks(self, threads: int, bindings: Sequence[int]) -> tuple[int, int]:
         """(tasks, combine tasks) for given extents."""
         work, limit = number(self.work, bindings), number(self.limit, bindings)
-        most = threads if self.splits else 4 * threads
-        tasks = max(1, min(limit, most, work // GRAIN))
         if not self.partials:
-            return tasks, 0
-        elements = self.partials[0][0]
-        kept = number(elements, bindings) * tasks
-        return tasks, max(1, min(threads, kept // GRAIN)) if self.combine_limit != 1 else 1
+            if not limit:
+                return 0, 0
+            return divided(limit, min(4 * threads, work // GRAIN), work, MOST_ELEMENTS), 0
+        # A sum's bits depend on where it is cut: that follows from the sizes alone.
+        kept = number(self.partials[0][0], bindings)
+        tasks = divided(limit, min(PARTS, work // max(PART, kept * ROWS_OF_PART)), work, MOST_ELEMENTS)
+        if self.combine_limit == 1:
+            return tasks, 1
+        return tasks, divided(kept, min(threads, kept * tasks // GRAIN), kept * tasks, MOST_ELEMENTS)
 
 
 def number(d: int, bindings: Sequence[int]) -> int:
@@ -76,6 +89,8 @@ class _Segment:
 
     var: Var
     members: list[Var]
+    begin: ir.Value | None = None  # of a block of it: where it begins, and of how many iterations it is
+    size: int = 0
 
 
 class Lowering:
@@ -258,7 +273,7 @@ class Lowering:
             if n.op.kind == "reduce":
                 x = n.inputs[0]
                 self.value(x, self._input_position(n))
-                if n.op.reduction in ("argmax", "argmin"):
+                if n.op.reduction in ir.POSITIONS:
                     self._pin(self._where(n))
                 if n in group.outer:
                     continue
@@ -348,20 +363,45 @@ class Lowering:
                 left = ir.call("floordiv", left, extent)
         return name, total, bound
 
-    def _rows(self, segments: list[_Segment]) -> tuple[str, int, dict[str, ir.Value], list[_Segment]]:
+    def _rows(
+        self, segments: list[_Segment], inside: int = 1, inner: int = 0
+    ) -> tuple[str, int, dict[str, ir.Value], list[_Segment]]:
         """The task loop over the outermost segments, as few as give every thread work, and the segments to nest inside.
 
-        Recovering several variables from one costs a division per row, which short rows would notice.
+        Recovering several variables from one costs a division per row, which short rows would notice.  Where rows are long,
+        the task loop also goes over blocks of the next segment.
+
+        Parameters
+        ----------
+        inside : elements of a loop inside all segments
+        inner : how many of the last segments are nested in any case
         """
+        extents = [int(s.var.extent) for s in segments]
         count = 1
-        extent = 1
-        while count < len(segments):
-            extent *= int(segments[count - 1].var.extent)
-            if extent >= 8 * self.grouping.threads:
+        while count < len(segments) - inner:
+            step = prod(extents[count + 1 :]) * inside
+            if prod(extents[:count]) >= 8 * self.grouping.threads and step <= MOST_ELEMENTS:
                 break
             count += 1
-        name, total, bound = self._flat(segments[:count], "row")
-        return name, total, bound, segments[count:]
+        outer, nested = segments[:count], segments[count:]
+        if not nested or prod(extents[count:]) * inside <= MOST_ELEMENTS:
+            name, total, bound = self._flat(outer, "row")
+            return name, total, bound, nested
+        whole, step = nested[0].var, prod(extents[count + 1 :]) * inside
+        size = max(CUT, 1 << (MOST_ELEMENTS // max(1, step)).bit_length() >> 1)
+        blocks = Var(f"{whole.name}_block", (whole.extent + (size - 1)) // size)
+        name, total, bound = self._flat([*outer, _Segment(blocks, [])], "row")
+        begin = ir.call("mul", bound[blocks.name], ir.const(size))
+        part = _Segment(Var(f"{whole.name}_part", whole.extent), nested[0].members, begin, size)
+        bound[whole.name] = ir.call("add", begin, ir.var(part.var.name))
+        return name, total, bound, [part, *nested[1:]]
+
+    def _extent(self, segment: _Segment) -> ir.Value:
+        """How many iterations the loop over a segment has."""
+        extent = self.params.value(segment.var.extent)
+        if segment.begin is None:
+            return extent
+        return ir.call("min", ir.call("sub", extent, segment.begin), ir.const(segment.size))
 
     def _stores(self, nodes: list[Node]) -> list[ir.Stmt]:
         out: list[ir.Stmt] = []
@@ -380,7 +420,7 @@ class Lowering:
     def _reduce(self, n: Node) -> ir.Reduce:
         kind = n.op.reduction
         value = self.value(n.inputs[0], self._input_position(n))
-        if kind in ("argmax", "argmin"):
+        if kind in ir.POSITIONS:
             index = self.emit.ix(self._renamed(self._where(n)))
             return ir.Reduce(self._acc(n) + "v", kind, value, self._acc(n), index)
         return ir.Reduce(self._acc(n), kind, ir.cast(value, self._acc_type(n)))
@@ -389,9 +429,9 @@ class Lowering:
         out: list[ir.Stmt] = []
         for n in nodes:
             kind = n.op.reduction
-            if kind in ("argmax", "argmin"):
+            if kind in ir.POSITIONS:
                 type = compute_code(n.inputs[0].dtype)
-                out.append(ir.Acc(self._acc(n) + "v", type, start(kind[3:], type)))
+                out.append(ir.Acc(self._acc(n) + "v", type, start(ir.POSITIONS[kind], type)))
                 out.append(ir.Acc(self._acc(n), "i64", ir.const(0)))
             else:
                 out.append(ir.Acc(self._acc(n), self._acc_type(n), start(kind, self._acc_type(n))))
@@ -446,7 +486,6 @@ class Lowering:
             list(self.params.values),
             work,
             limit,
-            more.pop("splits", False),
             more.pop("partials", []),
             **more,
         )
@@ -470,11 +509,10 @@ class Lowering:
                 )
             ]
             return self._finish(body, work, work)
-        name, extent, bound, nested = self._rows(outer)
+        name, extent, bound, nested = self._rows(segments, inner=1)
         self.emit.bound = bound
-        row = self.params.value(extent)
-        body = [ir.Loop(inner.var.name, self.params.value(inner.var.extent), self._stores(self.stored), vector=True)]
-        return self._finish([ir.Loop(name, row, self._nest(nested, body, vector=False), task=True)], work, extent)
+        nest = self._nest(nested, self._stores(self.stored), vector=True)
+        return self._finish([ir.Loop(name, self.params.value(extent), nest, task=True)], work, extent)
 
     def _by_stage(self) -> list[tuple[list[Node], list[Node]]]:
         """For each stage (full values to store, reductions to do)."""
@@ -499,7 +537,7 @@ class Lowering:
     def _nest(self, segments: list[_Segment], body: list[ir.Stmt], vector: bool) -> list[ir.Stmt]:
         """Loops over segments, the innermost a vector loop if asked for."""
         for i, s in enumerate(reversed(segments)):
-            body = [ir.Loop(s.var.name, self.params.value(s.var.extent), body, vector=vector and i == 0)]
+            body = [ir.Loop(s.var.name, self._extent(s), body, vector=vector and i == 0)]
         return body
 
     def _short_nest(self, segments: list[_Segment], body: list[ir.Stmt]) -> list[ir.Stmt]:
@@ -519,7 +557,7 @@ class Lowering:
         name, extent = "row", 1
         nested: list[_Segment] = []
         if kept:
-            name, extent, bound, nested = self._rows(kept)
+            name, extent, bound, nested = self._rows(kept, inside=int(prod(s.var.extent for s in reduced)))
         self.emit.bound = bound
         body: list[ir.Stmt] = []
         cached = self._plan_scratch(reduced)
@@ -600,7 +638,8 @@ class Lowering:
         name, extent = "", 1
         nested: list[_Segment] = []
         if outer:
-            name, extent, bound, nested = self._rows(outer)
+            size = int(prod(s.var.extent for s in reduced))
+            name, extent, bound, nested = self._rows(kept, inside=size, inner=1)
         self.emit.bound = bound
         body: list[ir.Stmt] = []
         for stores, reduces in self._by_stage():
@@ -611,8 +650,8 @@ class Lowering:
         body += self._stores([n for n in self.stored if n in group.row])
         if not outer:
             return self._with_outer(inner.var.name, inner.var.extent, body, work, inner=body, vector=True)
-        loop: list[ir.Stmt] = [ir.Loop(inner.var.name, self.params.value(inner.var.extent), body, vector=True)]
-        return self._with_outer(name, extent, self._nest(nested, loop, vector=False), work, inner=body)
+        nest = self._nest(nested, body, vector=True)
+        return self._with_outer(name, extent, nest, work, inner=body)
 
     def _with_outer(
         self, name: str, extent: int, body: list[ir.Stmt], work: int, *, inner: list[ir.Stmt], vector: bool = False
@@ -687,7 +726,7 @@ class Lowering:
         for i, s in enumerate(reversed(kept)):
             body = [ir.Loop(s.var.name, self.params.value(s.var.extent), body, vector=inner_kept and i == 0)]
         return self._finish(
-            body, work, first.var.extent if first is not None else 1, splits=True, partials=partials, combine=self._combine(kept, reduces, count),
+            body, work, first.var.extent if first is not None else 1, partials=partials, combine=self._combine(kept, reduces, count),
             combine_limit=2 if kept else 1,
         )  # fmt: skip
 
@@ -697,7 +736,7 @@ class Lowering:
         return last(kept) > last(reduced)
 
     def _acc_parts(self, n: Node) -> list[tuple[str, str]]:
-        if n.op.reduction in ("argmax", "argmin"):
+        if n.op.reduction in ir.POSITIONS:
             return [(self._acc(n) + "v", compute_code(n.inputs[0].dtype)), (self._acc(n), "i64")]
         return [(self._acc(n), self._acc_type(n))]
 

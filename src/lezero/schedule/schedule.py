@@ -174,7 +174,6 @@ class Schedule:
         out = []
         for lowered, source in zip(step.what, step.sources):
             tasks, combine = lowered.tasks(self.threads, bindings)
-            params = tuple(tasks if p == "tasks" else number(p, bindings) for p in lowered.params)
             workspaces: dict[Any, int] = {}
             for o in lowered.operands:
                 if isinstance(o, Node):
@@ -186,7 +185,11 @@ class Schedule:
                 else:
                     workspaces[o] = number(o[2], bindings) * o[3]
             head = (source, lowered.kernel.name, combine, overwrites)
-            out.append((head, list(lowered.operands), [0] * len(lowered.operands), params, tasks, workspaces))
+            operands, offsets = list(lowered.operands), [0] * len(lowered.operands)
+            for r in range(lowered.rounds(bindings)):
+                named = {"tasks": tasks, "round": r}
+                params = tuple(named[p] if type(p) is str else number(p, bindings) for p in lowered.params)
+                out.append((head, operands, offsets, params, tasks, workspaces))
         return out
 
 

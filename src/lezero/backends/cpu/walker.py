@@ -8,7 +8,7 @@ nothing: stages already finished are passed by without stopping.
 
 Claiming.  With at most 64 tasks the stage's `claim` word is a bit mask and a thread looks for the next clear bit from
 its own share on, so that a thread meets the same rows in consecutive stages (they are still in its cache) and takes
-from others only what they have not begun.  With more tasks it is a counter, and threads take several at a time.
+from others only what they have not begun.  With more tasks it is a counter, and threads take several small ones at a time.
 
 Runs.  Thread 0 is the caller.  It clears the stages' words, publishes the run by a new *generation*, wakes sleepers
 if the table has work for them, walks, and at the end closes the run and waits until every worker is outside.  It
@@ -47,6 +47,10 @@ GENERATION, OPEN, ACTIVE, WAITERS, EVENT, SLEEPERS, DECISION, STOP = range(128, 
 
 # The decision word.
 UNDECIDED, COMMITTED, ABORTED = range(3)
+
+MOST_CLAIMED = 4
+"""Tasks a thread takes at a time at most, and only where they are many because items are (the updates of parameters): an
+interrupt is looked at after them."""
 
 FINISHED = -1
 """What ``walk`` returns, and leaves in NEXT, when the run is over; otherwise 1 + the stage to go on from."""
@@ -413,7 +417,12 @@ mask.ran:
 counter:
   %portions = shl i64 %threads, 3
   %portion = udiv i64 %tasks, %portions
-  %chunk = call i64 @llvm.umax.i64(i64 %portion, i64 1)
+  %some = call i64 @llvm.umax.i64(i64 %portion, i64 1)
+  %item.count = load i64, ptr %this
+  %each = udiv i64 %tasks, %item.count
+  %single = icmp ugt i64 %each, $MOST_CLAIMED
+  %bounded = call i64 @llvm.umin.i64(i64 %some, i64 $MOST_CLAIMED)
+  %chunk = select i1 %single, i64 1, i64 %bounded
   br label %counter.take
 counter.take:
   %c.item = phi i64 [ 0, %counter ], [ %c.item.next, %counter.run ]

@@ -21,7 +21,15 @@ from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain,
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
 from lezero.codegen.contraction.pack import copy_row
 from lezero.codegen.contraction.phases import phases
-from lezero.codegen.contraction.spec import COMPUTE, ELEMENTS_PER_THREAD, PRODUCTS_PER_THREAD, ConvSpec, useful_threads
+from lezero.codegen.contraction.spec import (
+    COMPUTE,
+    ELEMENTS_PER_THREAD,
+    PRODUCTS_PER_THREAD,
+    ConvSpec,
+    tasks_for_elements,
+    tasks_for_products,
+    useful_threads,
+)
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch, Plan
 from lezero.codegen.target import Target
@@ -193,7 +201,7 @@ def convolve(
     flat = [x for phase in walk.phases for x in (*phase.first, *phase.count, *phase.taps)]
     moves = [x for tap in walk.taps for x in tap]
     items = len(walk.phases) * walk.groups * -(-pixels // block)
-    tasks = min(items, 16 * threads) if threads > 1 else 1
+    tasks = tasks_for_products(items, products, threads, each=16)
     # Tables of variable length come last, so that everything before them has a fixed place.
     everything = (*params, len(epilogue_params), *epilogue_params, *flat, *moves)
     return Launch(
@@ -390,7 +398,7 @@ def pad_image(
     params = (n, h, top, h + top + bottom, w * c, left * c, (w + left + right) * c)
     rows = n * (h + top + bottom)
     threads = useful_threads(threads, rows * params[-1], ELEMENTS_PER_THREAD)
-    tasks = min(rows, 4 * threads) if threads > 1 else 1
+    tasks = tasks_for_elements(rows, rows * params[-1], threads)
     return Launch(pad_source(dtype), (operand, "w:padded"), params, tasks)
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from lezero.codegen.contraction.microkernel import Tile
 from lezero.codegen.contraction.pack import load_as, transpose_slot
-from lezero.codegen.contraction.spec import ELEMENTS_PER_THREAD, useful_threads
+from lezero.codegen.contraction.spec import ELEMENTS_PER_THREAD, tasks_for_elements, useful_threads
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch
 from lezero.codegen.target import Target
@@ -44,7 +44,7 @@ def pack_weights(
     panels = -(-columns // tile.width)
     params = (groups, columns, outer, slice, line, length, group, len(places), rows, panels, tile.width, *places)
     threads = useful_threads(threads, groups * columns * rows, ELEMENTS_PER_THREAD)
-    tasks = min(groups * panels * tile.vectors, 4 * threads) if threads > 1 else 1
+    tasks = tasks_for_elements(groups * panels * tile.vectors, groups * columns * rows, threads)
     bytes = groups * panels * rows * tile.width * tile.itemsize
     return Launch(source(dtype, tile.type, tile.lanes), ("w", "w:weights"), params, tasks), bytes
 

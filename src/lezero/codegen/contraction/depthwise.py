@@ -15,7 +15,7 @@ from functools import lru_cache
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.pack import load_as, store_as
 from lezero.codegen.contraction.phases import phases
-from lezero.codegen.contraction.spec import COMPUTE, PRODUCTS_PER_THREAD, ConvSpec, useful_threads
+from lezero.codegen.contraction.spec import COMPUTE, PRODUCTS_PER_THREAD, ConvSpec, tasks_for_products, useful_threads
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch, Plan
 from lezero.codegen.target import Target
@@ -87,7 +87,7 @@ def plan_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target
 
 def _tasks(rows: int, products: int, threads: int) -> int:
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
-    return min(rows, 4 * threads) if threads > 1 else 1
+    return tasks_for_products(rows, products, threads)
 
 
 @lru_cache(maxsize=64)
@@ -237,7 +237,7 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
     window = Window(kh, tuple(x * spec.dilation[1] for x in range(kw)), spec.stride[1])
     params = (n, h, w, c, oh, ow, spec.stride[0], spec.padding[0], spec.padding[1], spec.dilation[0])
     lanes = target.lanes(TYPES[COMPUTE[spec.dtype]])
-    tasks = max(1, _tasks(n * oh, n * oh * ow * spec.channels[0] * spec.taps, threads))
+    tasks = _tasks(n * oh, n * oh * ow * spec.channels[0] * spec.taps, threads)
     part = spec.taps * -(-c // lanes) * lanes
     launches = [
         Launch(dw_source(spec.dtype, window), ("x", "dy", "w:parts"), params, tasks),

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from lezero.codegen.contraction.epilogue import Emitter, Place
 from lezero.codegen.contraction.pack import load_as
-from lezero.codegen.contraction.spec import COMPUTE, PRODUCTS_PER_THREAD, MatmulSpec, useful_threads
+from lezero.codegen.contraction.spec import COMPUTE, PRODUCTS_PER_THREAD, MatmulSpec, tasks_for_elements, useful_threads
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch
 from lezero.codegen.target import Target
@@ -26,7 +26,7 @@ def launch(spec: MatmulSpec, params: tuple[int, ...], threads: int) -> Launch:
     """The launch for a product with m == 1 or n == 1; `params` are PARAMS and the epilogue's."""
     batch, m, n, k = params[:4]
     threads = useful_threads(threads, batch * m * n * k, PRODUCTS_PER_THREAD)
-    tasks = max(1, min(4 * threads, batch * -(-max(m, n) // 64))) if threads > 1 else 1
+    tasks = tasks_for_elements(batch * -(-max(m, n) // 64), batch * m * n * k, threads)
     return Launch(source(spec, m == 1), ("a", "b", *spec.tail.names), params, tasks)
 
 

@@ -16,9 +16,16 @@ from lezero.codegen.contraction import gemv, split
 from lezero.codegen.contraction.epilogue import Emitter, Place, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
 from lezero.codegen.contraction.pack import copy_panel, copy_row, transpose_panel
-from lezero.codegen.contraction.spec import COMPUTE, PRODUCTS_PER_THREAD, MatmulSpec, useful_threads
+from lezero.codegen.contraction.spec import (
+    COMPUTE,
+    PRODUCTS_PER_THREAD,
+    MatmulSpec,
+    tasks_for_elements,
+    tasks_for_products,
+    useful_threads,
+)
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
-from lezero.codegen.launch import KernelSource, Launch, Plan
+from lezero.codegen.launch import MOST_PRODUCTS, KernelSource, Launch, Plan
 from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
 
@@ -90,7 +97,8 @@ def product(
     in_place = reads_in_place(spec, tile, target, mc, depth, ldb)
     params = (*sizes, mc, nc, mblocks, nblocks, in_place, parts, depth, *epilogue_params)
     items = batch * parts * mblocks * nblocks
-    tasks = min(items, 4 * threads) if threads > 1 else 1
+    packed = batch * k * (m * nblocks + n * mblocks)
+    tasks = max(tasks_for_products(items, batch * m * n * k, threads), tasks_for_elements(items, packed, threads))
     return Launch(source(spec, tile), operands, params, tasks)
 
 
@@ -115,7 +123,7 @@ def blocks(tile: Tile, target: Target, batch: int, m: int, n: int, k: int, threa
             mc = split_up(m, tile.height, wanted)
         else:
             nc = split_up(n, tile.width, wanted)
-    return mc, nc
+    return mc, min(nc, split_up(n, tile.width, -(-mc * n * k // MOST_PRODUCTS)))
 
 
 def reads_in_place(spec: MatmulSpec, tile: Tile, target: Target, mc: int, k: int, ldb: int) -> bool:

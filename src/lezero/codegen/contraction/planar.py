@@ -18,7 +18,7 @@ from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain,
 from lezero.codegen.contraction.microkernel import Tile
 from lezero.codegen.contraction.pack import load_as
 from lezero.codegen.contraction.planar_lines import Lines, Steps, emit_fill, lines_of
-from lezero.codegen.contraction.spec import COMPUTE, PRODUCTS_PER_THREAD, ConvSpec, useful_threads
+from lezero.codegen.contraction.spec import COMPUTE, PRODUCTS_PER_THREAD, ConvSpec, tasks_for_products, useful_threads
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch, Plan
 from lezero.codegen.target import Target
@@ -104,7 +104,8 @@ def _launch(
     itemsize = TYPES[COMPUTE[spec.dtype]]
     tile = choose_tile(target, itemsize, o, edges=4 * before[0] >= oh)
     lines = lines_of(spec.kernel, steps.step[0], spec.dilation, before)
-    threads = useful_threads(threads, n * oh * ow * o * c * spec.taps, PRODUCTS_PER_THREAD)
+    products = n * oh * ow * o * c * spec.taps
+    threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
     rows = block_rows(LINES_BYTES // itemsize, c * len(lines.moves) * ow, lines, n, oh, threads)
     blocks = -(-oh // rows)
     params = (
@@ -112,7 +113,7 @@ def _launch(
         weights.column, weights.channel, len(epilogue_params), *epilogue_params, *(x for move in lines.moves for x in move),
         *(x for tap, place in zip(lines.taps, weights.places, strict=True) for x in (*tap, place)),
     )  # fmt: skip
-    tasks = min(n * blocks, 4 * threads) if threads > 1 else 1
+    tasks = tasks_for_products(n * blocks, products, threads)
     made = source(spec.dtype, tail, tile, steps, len(epilogue_params))
     return Launch(made, (*operands, *tail.names), params, tasks)
 

@@ -13,7 +13,15 @@ from functools import lru_cache
 
 from lezero.codegen.contraction.pack import load_as, store_as
 from lezero.codegen.contraction.planar_lines import Steps, emit_fill, lines_of
-from lezero.codegen.contraction.spec import COMPUTE, ELEMENTS_PER_THREAD, PRODUCTS_PER_THREAD, ConvSpec, useful_threads
+from lezero.codegen.contraction.spec import (
+    COMPUTE,
+    ELEMENTS_PER_THREAD,
+    PRODUCTS_PER_THREAD,
+    ConvSpec,
+    tasks_for_elements,
+    tasks_for_products,
+    useful_threads,
+)
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch, Plan
 from lezero.codegen.target import Target
@@ -67,7 +75,8 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
     (c, o), itemsize = spec.channels, TYPES[COMPUTE[spec.dtype]]
     square = choose_square(target, itemsize, o, spec.taps)
     lines = lines_of(spec.kernel, spec.stride[0], spec.dilation, spec.padding[:2])
-    busy = useful_threads(threads, n * oh * ow * o * c * spec.taps, PRODUCTS_PER_THREAD)
+    products = n * oh * ow * o * c * spec.taps
+    busy = useful_threads(threads, products, PRODUCTS_PER_THREAD)
     per_row = (len(lines.moves) + square.outputs) * max(1, ow) * itemsize
     rows = min(max(1, oh), max(BLOCK_BYTES // per_row, 2 * lines.extra, 1))
     blocks = -(-oh // rows)
@@ -79,12 +88,12 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
         *(x for move in lines.moves for x in move), *(x for tap in lines.taps for x in tap),
     )  # fmt: skip
     items = -(-n // group) * blocks
-    tasks = max(1, min(items, 4 * busy)) if busy > 1 else 1
+    tasks = tasks_for_products(items, products, busy)
     part = c * -(-o // square.outputs) * -(-spec.taps // square.taps) * square.sums * square.lanes
     made = source(spec.dtype, square, Steps(spec.stride))
     launches = [Launch(made, ("x", "dy", "w:parts"), params, tasks)]
     busy = useful_threads(threads, tasks * part, ELEMENTS_PER_THREAD)
-    sums = min(o, 4 * busy) if busy > 1 else 1
+    sums = tasks_for_elements(o, tasks * part, busy)
     launches.append(Launch(sum_source(spec.out_dtype, square), ("w:parts", "dw"), (c, o, spec.taps, tasks, part), sums))
     return Plan(launches, {"w:parts": tasks * part * itemsize})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lezero.codegen.contraction.epilogue import Epilogue, plain
+from lezero.codegen.launch import MOST_ELEMENTS, MOST_PRODUCTS, divided
 
 COMPUTE = {"f64": "f64", "f32": "f32", "bf16": "f32", "f16": "f32"}
 """Storage type of the inputs -> type products are accumulated in."""
@@ -20,6 +21,16 @@ ELEMENTS_PER_THREAD = 1 << 13
 def useful_threads(threads: int, operations: int, least: int) -> int:
     """How many threads to divide `operations` among, when fewer than `least` are not worth a barrier."""
     return max(1, min(threads, operations // least))
+
+
+def tasks_for_products(items: int, products: int, threads: int, each: int = 4) -> int:
+    """Tasks that share `items` of a contraction, `each` for every useful thread (`threads`), none of them long."""
+    return divided(items, each * threads if threads > 1 else 1, products, MOST_PRODUCTS)
+
+
+def tasks_for_elements(items: int, elements: int, threads: int) -> int:
+    """The same for copying, packing and adding up `elements`."""
+    return divided(items, 4 * threads if threads > 1 else 1, elements, MOST_ELEMENTS)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place
 from lezero.codegen.contraction.microkernel import Tile
-from lezero.codegen.contraction.spec import ELEMENTS_PER_THREAD, useful_threads
+from lezero.codegen.contraction.spec import ELEMENTS_PER_THREAD, tasks_for_elements, useful_threads
 from lezero.codegen.contraction.text import Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch
 from lezero.codegen.target import Target
@@ -48,7 +48,7 @@ def add_parts(
     """The launch that adds the parts in "w:parts" and runs the epilogue; `sizes` are PARAMS."""
     batch, m, n, parts = sizes[:4]
     threads = useful_threads(threads, batch * m * n * parts, ELEMENTS_PER_THREAD)
-    tasks = min(batch * m, 4 * threads) if threads > 1 else 1
+    tasks = tasks_for_elements(batch * m, batch * m * n * parts, threads)
     return Launch(source(tail, tile.type, tile.lanes), ("w:parts", *tail.names), (*sizes, *epilogue_params), tasks)
 
 

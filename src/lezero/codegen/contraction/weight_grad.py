@@ -17,9 +17,16 @@ from lezero.codegen.contraction import depthwise, planar_weight_grad
 from lezero.codegen.contraction.conv import FEW_CHANNELS, pad_image
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_panel_tiles, heights
 from lezero.codegen.contraction.pack import copy_panel, store_as, transpose_slot
-from lezero.codegen.contraction.spec import COMPUTE, ELEMENTS_PER_THREAD, PRODUCTS_PER_THREAD, ConvSpec, useful_threads
+from lezero.codegen.contraction.spec import (
+    COMPUTE,
+    ELEMENTS_PER_THREAD,
+    PRODUCTS_PER_THREAD,
+    ConvSpec,
+    tasks_for_elements,
+    useful_threads,
+)
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
-from lezero.codegen.launch import KernelSource, Launch, Plan
+from lezero.codegen.launch import MOST_PRODUCTS, KernelSource, Launch, Plan, divided
 from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
 
@@ -63,10 +70,15 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
     shift = max(0, last + covered - rows) if in_place else 0
     padded_rows = last + tile.height
     panels = -(-co // tile.width)
-    threads = useful_threads(threads, n * oh * ow * ci * spec.channels[1] * spec.taps, PRODUCTS_PER_THREAD)
+    products = n * oh * ow * ci * spec.channels[1] * spec.taps
+    threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
     part = spec.groups * panels * len(taps) * padded_rows * tile.width
     pixels = image[0] * image[1] * image[2] * spec.channels[0]
     pixel_parts, panel_parts = _parts(image[0] * result[0], panels, spec.groups, pixels, part, threads)
+    panel_parts = divided(panels, panel_parts, products, MOST_PRODUCTS * spec.groups * pixel_parts)
+    # Parts of the pixels take memory: together no more than the image.
+    most_parts = max(pixel_parts, min(image[0] * result[0], pixels // part))
+    pixel_parts = divided(most_parts, pixel_parts, products, MOST_PRODUCTS * spec.groups * panel_parts)
     # At least one image row of a block; the image and the panel of B share L2.
     row_bytes = result[1] * (spec.channels[0] * spec.stride[0] * spec.stride[1] + tile.width) * tile.itemsize
     block = max(1, min(BLOCK_BYTES // max(1, row_bytes), -(-image[0] * result[0] // pixel_parts)))
@@ -87,7 +99,8 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
         *(x for place in places for x in place),
     )  # fmt: skip
     threads = useful_threads(threads, spec.channels[1] * lines * pixel_parts, ELEMENTS_PER_THREAD)
-    tasks = min(spec.groups * panels * tile.vectors * -(-lines // tile.lanes), 4 * threads) if threads > 1 else 1
+    squares = spec.groups * panels * tile.vectors * -(-lines // tile.lanes)
+    tasks = tasks_for_elements(squares, spec.channels[1] * lines * pixel_parts, threads)
     launches.append(Launch(sum_source(spec.out_dtype, tile.type, tile.lanes), ("w:parts", "dw"), gather, tasks))
     return Plan(launches, workspaces)
 

@@ -177,10 +177,16 @@ def _adaptive_max(x: Tensor, output: tuple[int, ...]) -> Tensor:
     if all(d % o == 0 for d, o in zip(extents, output)):
         kernel = tuple(int(d // o) for d, o in zip(extents, output))
         return _max_pool(n, x, kernel, None, 0, 1, False, indices=False)
-    # Bins of unequal size, one dimension after the other: the maximum of maxima is the maximum.
-    for k, bins in enumerate(output):
+    # Bins of unequal size, one dimension after the other, the last first (see ``_apart`` in ops/pooling.py).
+    for k, bins in reversed(list(enumerate(output))):
         axis, extent = x.ndim - n + k, int(extents[k])
         starts = [i * extent // bins for i in range(bins)]
         stops = [-(-(i + 1) * extent // bins) for i in range(bins)]
-        x = concatenate(*(x.narrow(axis, a, b - a).amax(axis, keepdim=True) for a, b in zip(starts, stops)), axis=axis)
+        x = concatenate(*(_max_along(x.narrow(axis, a, b - a), n, k) for a, b in zip(starts, stops)), axis=axis)
     return x
+
+
+def _max_along(x: Tensor, n: int, k: int) -> Tensor:
+    """The maximum along the k-th of n spatial dimensions, by the rules of pooling for equal maxima and NaN."""
+    kernel = tuple(int(d) if j == k else 1 for j, d in enumerate(x.shape[x.ndim - n :]))
+    return _max_pool(n, x, kernel, None, 0, 1, False, indices=False)

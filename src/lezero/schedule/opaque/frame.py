@@ -47,7 +47,7 @@ class Frame:
     ) -> Lowered:
         buffers = tuple(ir.Buffer(t, "rw" if k in self.written else "r") for k, t in enumerate(self.types))
         kernel = ir.Kernel(name, buffers, len(self.params.values), body, scratch=scratch)
-        return Lowered(kernel, self.operands, self.params.values, work, limit, False, [], **more)
+        return Lowered(kernel, self.operands, self.params.values, work, limit, [], **more)
 
 
 def plus(*terms: ir.Value) -> ir.Value:
@@ -73,3 +73,12 @@ def around(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
 def blocks(extent: int, of: int = 64) -> int:
     """How many tasks at most share a vector loop: each takes whole cache lines."""
     return (extent + (of - 1)) // of
+
+
+def replaced(value: ir.Value, by: dict[ir.Value, ir.Value]) -> ir.Value:
+    """The expression with some of its parts replaced."""
+    if value in by:
+        return by[value]
+    if not value.args:
+        return value
+    return ir.Value(value.op, value.type, tuple(replaced(a, by) for a in value.args), value.attr)

@@ -18,7 +18,7 @@ from lezero.ops.creation import compute_code
 from lezero.schedule.index import TRUE, Emit, Ix, Mask, Var
 from lezero.schedule.layout import Seen, linear, row_major
 from lezero.schedule.lower import Lowered
-from lezero.schedule.opaque.frame import Frame, blocks, minus, plus, times
+from lezero.schedule.opaque.frame import Frame, blocks, minus, plus, replaced, times
 
 SHARE = 16
 """Elements of the vectorized dimension, at least, that a task takes when tasks share it: a cache line of float32."""
@@ -97,8 +97,8 @@ def _updates(node: Node, into: Any, code: str, adds: bool) -> Lowered:
             # an index that is out of range: no iterations, rather than masked ones
             extent, condition = ir.call("where", condition, extent, ir.const(0)), None
         if condition is not None:
-            condition = _replaced(condition, bound)
-        store = frame.store(into, code, _replaced(at, bound), _replaced(value, bound), condition, adds)
+            condition = replaced(condition, bound)
+        store = frame.store(into, code, replaced(at, bound), replaced(value, bound), condition, adds)
         body = [ir.Loop(inner.name, extent, [store], vector=True)]
     # the shared rows outside, then everything else in row-major order
     for v in reversed([v for v in loops if v is not inner and v is not shared]):
@@ -119,12 +119,3 @@ def _share(extent: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 def _variables(mask: Mask) -> set[str]:
     return {name for ix in mask.indices() for name in ix.variables()}
-
-
-def _replaced(value: ir.Value, by: dict[ir.Value, ir.Value]) -> ir.Value:
-    """The expression with some of its parts replaced."""
-    if value in by:
-        return by[value]
-    if not value.args:
-        return value
-    return ir.Value(value.op, value.type, tuple(_replaced(a, by) for a in value.args), value.attr)

@@ -8,12 +8,14 @@ their positions.
 
 from __future__ import annotations
 
-from lezero.graph.dim import same
+from typing import Any
+
+from lezero.graph.dim import Dim, same
 from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.loops.ir import call, cast, const
-from lezero.schedule.lower import Lowered
-from lezero.schedule.opaque.frame import Frame, around, minus, plus, times
+from lezero.schedule.lower import Lowered, number
+from lezero.schedule.opaque.frame import Frame, around, minus, plus, replaced, times
 
 BLOCK = 32
 """Elements sorted by counting, for each, those before it: 32 comparisons, several at a time, against five passes of merging."""
@@ -25,9 +27,25 @@ EFFORT = 16
 k, row = ir.var("k"), ir.var("row")
 
 
+RUN = 1 << 16
+"""Elements of a long row that a task sorts or merges at a time."""
+CHAINS = 4
+"""Places of a long merge that a task is at by turns: each is a chain of dependent steps, and a processor overlaps them."""
+ENOUGH = 44
+"""Steps in which a search ends, and doublings from `RUN` (to 2**60 elements) that are ever needed."""
+
+
 def lower_argsort(node: Node) -> list[Lowered]:
-    """Rows are tasks; a row is merged to and fro between arrays of the thread that sorts it."""
-    return [_Sort(node).lowered()]
+    """Rows are tasks; a row is merged to and fro between arrays of the thread that sorts it.
+
+    Of long rows, tasks sort runs; then, launch by launch, every two runs are merged, each task merging a part of the result.
+    """
+    n = node.shape[node.attrs[0]]
+    if type(n) is not Dim and n <= 2 * RUN:
+        return [_Sort(node).lowered()]
+    runs, merged, places = _Long(node), _Long(node), _Long(node)
+    merged.memory = places.memory = runs.memory
+    return [runs.runs(), merged.merged(), places.places()]
 
 
 class _Sort:
@@ -37,7 +55,7 @@ class _Sort:
         self.node, self.x, self.frame = node, node.inputs[0], Frame()
         axis, self.descending = node.attrs
         self.outer, self.n, self.inner = around(node.shape, axis)
-        self.length = self.frame.values(self.n)
+        self.length = self.whole = self.frame.values(self.n)
         self.frame.buffer(self.x, self.x.dtype.code)
         self.frame.buffer(node, "i64")
         self.packed = self.x.dtype.code not in ("f64", "i64", "u64", "u32") and int(self.n) < 1 << 31
@@ -45,38 +63,49 @@ class _Sort:
         self.one, self.two = ((2, 2), (3, 3)) if self.packed else ((2, 3), (4, 5))
 
     def lowered(self) -> Lowered:
-        keys, positions = self.one
-        begin: list[ir.Stmt] = [ir.Store(keys, k, self.key())]
-        if not self.packed:
-            begin.append(ir.Store(positions, k, k))
         place = ir.load(self.two[1], "i64", k)
-        if self.packed:
-            place = call("and", place, const((1 << 32) - 1))
-        body: list[ir.Stmt] = [
+        store = self.frame.store(self.node, "i64", self.at(), self.position(place))
+        body = [*self.sorting(), ir.Loop("k", self.length, [store], vector=True)]
+        rows = self.outer * self.inner
+        loop = ir.Loop("row", self.frame.values(rows), body, task=True)
+        return self.frame.lowered("argsort", [loop], rows * self.n * EFFORT, rows, self.scratch())
+
+    def sorting(self) -> list[ir.Stmt]:
+        """Everything in the second arrays, in order."""
+        begin: list[ir.Stmt] = [ir.Store(self.one[0], k, self.key())]
+        if not self.packed:
+            begin.append(ir.Store(self.one[1], k, self.number()))
+        return [
             ir.Loop("k", self.length, begin, vector=True),
             self.blocks(self.one, self.two),
             *self.passes(self.two, self.one),
-            ir.Loop("k", self.length, [self.frame.store(self.node, "i64", self.at(), place)], vector=True),
         ]
-        rows = self.outer * self.inner
-        loop = ir.Loop("row", self.frame.values(rows), body, task=True)
-        scratch = (ir.Scratch("i64", self.length),) * (2 if self.packed else 4)
-        return self.frame.lowered("argsort", [loop], rows * self.n * EFFORT, rows, scratch)
+
+    def scratch(self) -> tuple[ir.Scratch, ...]:
+        return (ir.Scratch("i64", self.length),) * (2 if self.packed else 4)
+
+    def number(self) -> ir.Value:
+        """The row's k-th element's position."""
+        return k
+
+    def position(self, value: ir.Value) -> ir.Value:
+        """The position in what an array of positions holds."""
+        return call("and", value, const((1 << 32) - 1)) if self.packed else value
 
     def at(self) -> ir.Value:
         """Where the row's k-th element lies in memory."""
         if same(self.inner, 1):
-            return plus(times(row, self.length), k)
+            return plus(times(row, self.whole), self.number())
         inner = self.frame.values(self.inner)
         across, along = call("floordiv", row, inner), call("mod", row, inner)
-        return plus(times(plus(times(across, self.length), k), inner), along)
+        return plus(times(plus(times(across, self.whole), self.number()), inner), along)
 
     def key(self) -> ir.Value:
         """The key of the row's k-th element, with its position if both fit."""
         key = _ordered(self.frame.load(self.x, self.at()), "i32" if self.packed else "i64")
         if self.descending:
             key = call("not", key)
-        return call("or", call("shl", cast(key, "i64"), const(32)), k) if self.packed else key
+        return call("or", call("shl", cast(key, "i64"), const(32)), self.number()) if self.packed else key
 
     # -- short runs --------------------------------------------------------------------------------------------
 
@@ -161,6 +190,143 @@ class _Sort:
             moves.append(ir.Store(target[1], to, ir.load(source[1], "i64", call("where", is_right, right, left))))
         on = minus(const(1), ir.acc(taken, "i64"))
         return [*moves, ir.Assign(left.attr, plus(left, on) if lowest else minus(left, on))]
+
+
+class _Long(_Sort):
+    """Kernels for long rows.  Keys and positions lie in memory twice: a launch merges from one half to the other."""
+
+    def __init__(self, node: Node):
+        super().__init__(node)
+        self.rows = self.outer * self.inner
+        self.pieces = (self.n + (RUN - 1)) // RUN  # of a row: what a task works on
+        names = ("keys",) if self.packed else ("keys", "positions")
+        self.memory = [("work", name, self.rows * self.n * 2, 8) for name in names]
+        self.piece = self.frame.values(self.pieces)
+
+    def runs(self) -> Lowered:
+        """Sorted runs, in the first halves."""
+        memory = [self.frame.buffer(m, "i64") for m in self.memory]
+        arrays = [len(self.frame.types) + i for i in range(2 * len(memory))]
+        self.one, self.two = ((arrays[0], arrays[0]), (arrays[1], arrays[1])) if self.packed else (
+            (arrays[0], arrays[1]), (arrays[2], arrays[3])
+        )  # fmt: skip
+        self.length = call("min", minus(self.whole, self.begin()), const(RUN))
+        to = plus(self.half(const(0)), self.number())
+        body: list[ir.Stmt] = self.sorting()
+        out: list[ir.Stmt] = [
+            self.frame.store(m, "i64", to, ir.load(a, "i64", k)) for m, a in zip(self.memory, self.two)
+        ]
+        body.append(ir.Loop("k", self.length, out, vector=True))
+        return self.task("item", body, EFFORT, scratch=(ir.Scratch("i64", const(RUN)),) * len(arrays))
+
+    def merged(self) -> Lowered:
+        """Runs of twice the width, in the other halves: a task merges `RUN` elements of the result."""
+        turn = self.frame.params.named("round")
+        width, parity = call("shl", const(RUN), turn), call("and", turn, const(1))
+        source, target = self.half(parity), self.half(minus(const(1), parity))
+        size = call("min", minus(self.whole, self.begin()), const(RUN))
+        start = call("mul", call("floordiv", self.begin(), times(width, const(2))), times(width, const(2)))
+        middle = call("min", plus(start, width), self.whole)
+        end = call("min", plus(start, times(width, const(2))), self.whole)
+        steps = call("floordiv", plus(size, const(CHAINS - 1)), const(CHAINS))
+        body: list[ir.Stmt] = []
+        merge: list[ir.Stmt] = []
+        for c in range(CHAINS):
+            # the last begins early enough to be as long as the others
+            first = plus(self.begin(), call("min", times(steps, const(c)), minus(size, steps)))
+            left, search = self.split(f"{c}", source, start, middle, end, minus(first, start))
+            body += search
+            merge += self.advance(f"{c}", source, target, left, plus(first, ir.var("step")), start, middle, end)
+        body.append(ir.Loop("step", steps, merge))
+        return self.task("item", body, EFFORT, rounds=lambda b: _doublings(number(self.n, b)))
+
+    def places(self) -> Lowered:
+        """The positions to the result, from the halves that the last launch wrote."""
+        more = cast(call("lt", call("shl", const(RUN), ir.var("q")), self.whole), "i64")
+        parity = call("and", ir.acc("turns", "i64"), const(1))
+        value = ir.load(self.frame.buffer(self.memory[-1], "i64"), "i64", plus(self.half(parity), self.number()))
+        body: list[ir.Stmt] = [
+            ir.Acc("turns", "i64", const(0)),
+            ir.Loop("q", const(ENOUGH), [ir.Reduce("turns", "sum", more)]),
+            ir.Loop(
+                "k", call("min", minus(self.whole, self.begin()), const(RUN)),
+                [self.frame.store(self.node, "i64", self.at(), self.position(value))], vector=True,
+            ),
+        ]  # fmt: skip
+        return self.task("item", body, 1)
+
+    # -- their parts -------------------------------------------------------------------------------------------
+
+    def begin(self) -> ir.Value:
+        """Where the task's piece begins in its row."""
+        return times(call("mod", ir.var("item"), self.piece), const(RUN))
+
+    def number(self) -> ir.Value:
+        return plus(self.begin(), k)
+
+    def at(self) -> ir.Value:
+        return replaced(super().at(), {row: self.row()})
+
+    def row(self) -> ir.Value:
+        return call("floordiv", ir.var("item"), self.piece)
+
+    def half(self, which: ir.Value) -> ir.Value:
+        """Where one of the row's halves begins in memory."""
+        return times(plus(times(self.row(), const(2)), which), self.whole)
+
+    def task(self, name: str, body: list[ir.Stmt], effort: int, **more: Any) -> Lowered:
+        items = self.rows * self.pieces
+        loop = ir.Loop(name, self.frame.values(items), body, task=True)
+        return self.frame.lowered("argsort", [loop], self.rows * self.n * effort, items, **more)
+
+    def kept(self, array: int, index: ir.Value, mask: ir.Value | None = None) -> ir.Value:
+        return ir.load(self.frame.buffer(self.memory[array], "i64"), "i64", index, mask)
+
+    def split(
+        self, name: str, source: ir.Value, start: ir.Value, middle: ir.Value, end: ir.Value, taken: ir.Value
+    ) -> tuple[ir.Value, list[ir.Stmt]]:
+        """The next on the left when the least `taken` elements of both runs have been moved (Odeh et al. 2012)."""
+        low, high = ir.acc("low" + name, "i64"), ir.acc("high" + name, "i64")
+        open_, more = call("lt", low, high), ir.acc("more" + name, "i64")
+        half = call("shr", plus(low, high), const(1))
+        a = self.kept(0, plus(source, plus(start, half)), open_)
+        b = self.kept(0, plus(source, minus(plus(middle, taken), plus(half, const(1)))), open_)
+        goes = call("and", open_, call("not", call("lt", b, a)))  # the left one is among them
+        stays = call("eq", more, const(0))
+        search: list[ir.Stmt] = [
+            ir.Acc("more" + name, "i64", cast(goes, "i64")),
+            ir.Assign(high.attr, call("where", stays, call("min", high, half), high)),
+            ir.Assign(low.attr, call("where", stays, low, plus(half, const(1)))),
+        ]
+        return low, [
+            ir.Acc(low.attr, "i64", call("max", const(0), minus(taken, minus(end, middle)))),
+            ir.Acc(high.attr, "i64", call("min", taken, minus(middle, start))),
+            ir.Loop("search" + name, const(ENOUGH), search),
+        ]
+
+    def advance(
+        self, name: str, source: ir.Value, target: ir.Value, low: ir.Value, to: ir.Value, start: ir.Value, middle: ir.Value,
+        end: ir.Value,
+    ) -> list[ir.Stmt]:  # fmt: skip
+        """Move the lesser of the next two elements to `to`; `low` counts those that came from the left."""
+        left, right = plus(start, low), minus(plus(middle, minus(to, start)), low)
+        here, there = call("lt", left, middle), call("lt", right, end)
+        a, b = self.kept(0, plus(source, left), here), self.kept(0, plus(source, right), there)
+        from_right = call("and", there, call("or", call("not", here), call("lt", b, a)))
+        is_right = call("ne", ir.acc("right" + name, "i64"), const(0))
+        moves: list[ir.Stmt] = [
+            ir.Acc("right" + name, "i64", cast(from_right, "i64")),
+            self.frame.store(self.memory[0], "i64", plus(target, to), call("where", is_right, b, a)),
+        ]
+        if not self.packed:
+            chosen = self.kept(1, plus(source, call("where", is_right, right, left)))
+            moves.append(self.frame.store(self.memory[1], "i64", plus(target, to), chosen))
+        return [*moves, ir.Assign(low.attr, plus(low, minus(const(1), ir.acc("right" + name, "i64"))))]
+
+
+def _doublings(n: int) -> int:
+    """How often runs are merged until one is left."""
+    return max(0, (n - 1) // RUN).bit_length()
 
 
 def _ordered(x: ir.Value, type: str) -> ir.Value:
