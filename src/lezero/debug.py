@@ -38,7 +38,8 @@ class check_numerics:
     Parameters
     ----------
     enabled : bool
-        On or off from the call on; as a context, until it is left.
+        On or off from the call on; as a context, until it is left.  Leaving it runs what is pending, and an interrupt
+        (Ctrl-C) in that moment can leave checking on: ``check_numerics(False)`` ends it.
     """
 
     def __init__(self, enabled: bool = True):

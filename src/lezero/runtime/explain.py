@@ -19,6 +19,7 @@ from lezero.runtime.figures import Figures, byte_count, restructured, size, unfu
 from lezero.runtime.inputs import default_generator
 from lezero.runtime.jit import Jitted
 from lezero.runtime.recorder import STATE, Handle, Recording
+from lezero.switched import switched
 
 
 class ExplainError(RuntimeError):
@@ -153,7 +154,7 @@ def explain(function: Callable, *inputs: Any, backward: bool = False, **options:
     if isinstance(function, Jitted):
         function = inspect.unwrap(function)
     name = getattr(function, "__name__", type(function).__name__)
-    with _recorded_only(name) as (rec, old):
+    with switched(STATE, "capture", STATE.capture), _recorded_only(name) as (rec, old):
         result = function(*inputs, **options)
         if backward:
             (result if result.numel() == 1 else result.sum()).backward()

@@ -455,17 +455,18 @@ class Jitted:
         rec.bindings.clear()
         rec.tail = self._root
         capture = Capture(self._name)
-        state.capture = capture
         with _counting:
             recorder.capturing += 1
         try:
+            state.capture = capture
             result = self._fn(*args, **kwargs)
         except BaseException:
+            state.capture = None
             capture.undo()
             state.recording = Recording()
             raise
         finally:
-            state.capture = None
+            state.capture = None  # first, and before any call: an interrupt may come with the next one
             with _counting:
                 recorder.capturing -= 1
         variant = Variant(rec, self._root, capture, result, arguments)

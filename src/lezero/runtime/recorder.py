@@ -13,8 +13,7 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -26,6 +25,7 @@ from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
 from lezero.ops.base import LEAF, REGISTRY, Op
 from lezero.runtime.inference import Inferred, Spec, constant_of, infer, leaf_of, scalar_of
+from lezero.switched import switched
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _NOT_USERS = (_PACKAGE, contextlib.__file__, functools.__file__)
@@ -314,15 +314,9 @@ def extend(tail: Node, found: Inferred, inputs: tuple[Node, ...], grad_mode: boo
     return node
 
 
-@contextmanager
-def on_line() -> Iterator[None]:
-    """Give everything recorded inside the user's line of now: looked up once."""
-    outer = STATE.site
-    STATE.site = outer or _user_site()
-    try:
-        yield
-    finally:
-        STATE.site = outer
+def on_line() -> switched:
+    """Context: give everything recorded inside the user's line of now, looked up once."""
+    return switched(STATE, "site", STATE.site or _user_site())
 
 
 _ours: dict[Any, bool] = {}  # code object -> whether it belongs to this package
