@@ -18,6 +18,7 @@ import numpy as np
 from lezero.graph.dim import show as show_dim
 from lezero.graph.node import Graph, Node
 from lezero.hal.backend import Backend
+from lezero.misspelt import suggest_names
 from lezero.runtime import recorder, run
 from lezero.runtime.failed import undo
 from lezero.runtime.recorder import Recording
@@ -158,3 +159,6 @@ def _described(node: Node, values: dict[Node, np.ndarray]) -> str:
 
 
 __all__ = ["check_numerics", "is_checking"]
+
+
+suggest_names(__name__)

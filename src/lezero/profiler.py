@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from lezero.hal import registry
+from lezero.misspelt import suggest_names
 from lezero.runtime.run import run_now
 
 
@@ -155,3 +156,6 @@ class profile:
 
 
 __all__ = ["Event", "Row", "profile"]
+
+
+suggest_names(__name__)
