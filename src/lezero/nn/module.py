@@ -282,11 +282,10 @@ class Module:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop every parameter's gradient, or fill it with zeros."""
         for p in self.parameters():
-            if p.grad is not None:
-                if set_to_none:
-                    p.grad = None
-                else:
-                    p.grad = p.grad.detach().zero_()
+            if set_to_none:
+                p.grad = None
+            elif p.grad is not None:
+                p.grad = p.grad.detach().zero_()
 
     def _convert(self: M, change: Callable[[Tensor], Tensor]) -> M:
         """Change every parameter, its gradient and every buffer in place: the objects stay the ones an optimizer holds."""

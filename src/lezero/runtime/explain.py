@@ -228,6 +228,9 @@ class _Watch:
     def saw_optimizer(self, optimizer: Any) -> None:
         pass
 
+    def uses_grad(self, t: Handle, read: bool = True) -> None:
+        pass
+
     def before_write(self, t: Handle) -> None:
         if t._buffer is not None:
             self.made.append((t, [getattr(t, k) for k in _KEPT]))
