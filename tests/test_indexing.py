@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lezero as lz
+from lezero import nn, optim
 from lezero.nn import functional as F
 
 rng = np.random.default_rng(0)
@@ -352,3 +353,22 @@ def test_indices_that_are_in_range_by_the_way_they_are_made_are_not_looked_at(in
 def test_an_empty_computed_index():
     i = lz.zeros(0, dtype=lz.int64) * 1
     assert lz.rand(5, 2)[i].numpy().shape == (0, 2)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_the_error_of_a_computed_index_says_that_parameters_were_updated(captured):
+    table = nn.Parameter(lz.ones(5, 2))
+    opt = optim.SGD([table], lr=1.0)
+
+    def step(i):
+        opt.zero_grad()
+        table[i].sum().backward()
+        opt.step()
+
+    call = lz.jit(step) if captured else step
+    for _ in range(3):
+        call(computed(1, 2))
+    before = table.numpy().copy()
+    with pytest.raises(IndexError, match="parameters and other tensors that the run wrote to have their new values"):
+        call(computed(1, 7))
+    assert not np.array_equal(table.numpy(), before)
