@@ -15,7 +15,7 @@ from lezero.graph.node import Graph, show
 from lezero.hal import registry
 from lezero.passes.pipeline import restructure
 from lezero.runtime import run
-from lezero.runtime.figures import Figures, byte_count, restructured, size, unfused
+from lezero.runtime.figures import Figures, byte_count, operations, restructured, size, unfused
 from lezero.runtime.inputs import default_generator
 from lezero.runtime.jit import Jitted
 from lezero.runtime.recorder import STATE, Handle, Recording
@@ -88,7 +88,7 @@ class Explanation:
         lines: list[str] = []
         last = 0
         for name, graph in self.passes:
-            counts = Counter(n.op.name for n in graph.nodes() if not n.op.is_leaf)
+            counts = Counter(n.op.name for n in operations(graph))
             total = sum(counts.values())
             most = ", ".join(f"{n} {op}" for op, n in counts.most_common(6))
             change = f"{total - last:+d}" if lines else ""
@@ -115,8 +115,7 @@ class Explanation:
             "before": vars(self.before),
             "after": None if self.after is None else vars(self.after),
             "passes": [
-                {"name": n, "operations": dict(Counter(x.op.name for x in g.nodes() if not x.op.is_leaf))}
-                for n, g in self.passes
+                {"name": n, "operations": dict(Counter(x.op.name for x in operations(g)))} for n, g in self.passes
             ],
             "kernels": [vars(k) for k in self.kernels],
             "refused": [{"operation": n, "kernel": g, "reason": why} for n, g, why in self.refused],
@@ -174,9 +173,7 @@ def explain(function: Callable, *inputs: Any, backward: bool = False, **options:
         bindings = list(rec.bindings)
         passes = [("recorded", plan.graph)]
         restructure(plan.graph, lambda n, g: passes.append((n, g)))
-        explanation = Explanation(
-            name, unfused(plan.graph, rec.count), restructured(plan.program, bindings), passes, held=held
-        )
+        explanation = Explanation(name, unfused(plan.graph), restructured(plan.program, bindings), passes, held=held)
         schedule = getattr(plan.program, "schedule", None)
         if schedule is not None:
             explanation.kernels = [_kernel(steps, bindings) for steps in schedule.steps]

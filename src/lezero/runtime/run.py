@@ -86,14 +86,14 @@ class Statistics:
     nodes: int = 0
     plans_built: int = 0
     plan_evictions: int = 0
-    last: tuple[Plan, list[int], int] | None = None  # plan, extents and operations of the last run
+    last: tuple[Plan, list[int]] | None = None  # plan and extents of the last run
 
     def note(self, plan: Plan, bindings: list[int], count: int) -> None:
         """A run of `plan`, with these extents, for so many recorded operations."""
         plan.runs += 1
         self.runs += 1
         self.nodes += count
-        self.last = (plan, bindings, count)
+        self.last = (plan, bindings)
 
 
 statistics = Statistics()
@@ -408,8 +408,8 @@ def _last_run() -> dict[str, Any]:
 
     if statistics.last is None:
         return {}
-    plan, bindings, count = statistics.last
-    before, after = unfused(plan.graph.at(bindings), count), restructured(plan.program, bindings)
+    plan, bindings = statistics.last
+    before, after = unfused(plan.graph.at(bindings)), restructured(plan.program, bindings)
     return {"recorded": vars(before), "restructured": None if after is None else vars(after)}
 
 
