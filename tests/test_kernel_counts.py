@@ -10,6 +10,7 @@ import pytest
 
 import lezero as lz
 import lezero.nn.functional as F
+from lezero import nn, optim
 from lezero.hal import registry
 from lezero.runtime import run
 
@@ -87,3 +88,20 @@ def test_an_optimizer_step_is_one_kernel_for_all_parameters(make):
             p.grad = normal(*p.shape)
         lz.realize()
         assert kernels(optimizer.step) == 1
+
+
+def test_an_update_computes_for_itself_what_others_compute_too():
+    """Stored for each other, it would be one more array for each parameter: updates are kernels of their own."""
+    w = nn.Parameter(lz.rand(64, 64))
+    opt = optim.SGD([w], lr=0.1, maximize=True)
+
+    def step(x):
+        opt.zero_grad()
+        (x @ w).square().sum().backward()
+        looked_at = (-w.grad).exp().sum()
+        opt.step()
+        return looked_at
+
+    kernels = lz.explain(step, lz.rand(8, 64)).kernels
+    (update,) = [k for k in kernels if "sub" in k.operations]
+    assert "neg" in update.operations
