@@ -332,9 +332,9 @@ def replayed_gradients(rec: Recording, root: Node, variables: list[Handle], reta
             if path is not None:
                 effects = [(n, t._grad._node) for n, t in rec.variables.items() if t._grad is not None]
                 every = (*guards, *(g for n in path for g in n.guards))
-                if start.replays is None:
-                    start.replays = {}
-                start.replays[key] = (rec.tail, rec.count - count, effects, every)
+                if table is None:
+                    table = start.replays = start.replays or {}
+                table[key] = (rec.tail, rec.count - count, effects, every)
         return True
     end, count, effects, guards = learned
     if not all(dims.holds(g, rec.bindings) for g in guards):

@@ -20,7 +20,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from operator import is_
 from typing import Any
-from weakref import ref
+from weakref import finalize, ref
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from lezero.hal.buffer import Buffer
 from lezero.hal.references import others
 from lezero.runtime import recorder
 from lezero.runtime.bounds import Check
-from lezero.runtime.recorder import STATE, Handle, Recording
+from lezero.runtime.recorder import STATE, Handle, Recording, Root
 from lezero.runtime.replay import between
 from lezero.runtime.run import Ran, run_recording
 from lezero.runtime.steady import Steady
@@ -123,8 +123,8 @@ class Variant:
     cleared : handles it leaves without a ``grad``
     """
 
-    def __init__(self, rec: Recording, root: Node, capture: Capture, result: Any, arguments: list[Handle]):
-        self.tail = rec.tail
+    def __init__(self, rec: Recording, root: Root, capture: Capture, result: Any, arguments: list[Handle]):
+        self.root, self.tail = root, rec.tail
         self.path = between(root, rec.tail)
         self.count = rec.count
         self.bindings = list(rec.bindings)
@@ -244,7 +244,7 @@ class Variant:
             rec.checks.extend(checks)
             made: dict[Node, Handle] = {}
             result = _map_results(self.result, rec, made, arguments)
-            rec.tail, rec.count, rec.bindings = self.tail, self.count, list(self.bindings)
+            rec.root, rec.tail, rec.count, rec.bindings = self.root, self.tail, self.count, list(self.bindings)
             ran = run_recording(rec)
         except BaseException as error:
             if not hasattr(error, "results"):  # otherwise an interrupt after which the run was completed
@@ -489,8 +489,9 @@ class Jitted:
         self._fn = fn
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._variants: OrderedDict[Hashable, Variant] = OrderedDict()
-        self._root = recorder.new_root()  # a trie of its own, so that the lines in messages are this function's
+        self._root = recorder.Root()  # a trie of its own, so that the lines in messages are this function's
         self.reasons: list[str] = []
+        finalize(self, recorder.forget, self._root).atexit = False
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -523,7 +524,7 @@ class Jitted:
                 _realize(t)
         rec = state.recording
         rec.bindings.clear()
-        rec.tail = self._root
+        rec.root = rec.tail = self._root
         capture = Capture(self._name)
         with _counting:
             recorder.capturing += 1
