@@ -17,7 +17,7 @@ import functools
 import sys
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from operator import is_
 from typing import Any
 from weakref import finalize, ref
@@ -119,7 +119,8 @@ class Variant:
     parts, tensors : where the called modules keep their parameters and buffers, and which those are
     leaves, written, grads, variables : nodes and what they stand for: the recording's inputs, the handles it pointed
         elsewhere, the handles whose ``grad`` it set, and those gradients may be asked for later
-    read_grads : (handle, the ``grad`` it had, what was recorded of that) where it looked before it set it
+    read_grads : the handles whose ``grad`` it looks at before it sets it; found_grads : which those were at the last call;
+        grad_keys : what was recorded of them
     cleared : handles it leaves without a ``grad``
     """
 
@@ -163,10 +164,11 @@ class Variant:
         ]
         self.grads.sort(key=lambda item: item[0].index)  # in which order they were set depends on the walk
         self.cleared = [at for t, at, _, _ in touched if t._grad is None]
-        self.read_grads = [
-            (at, None if grad is None else ref(grad), _grad_key(grad)) for _, at, grad, read in touched if read
-        ]
-        self.added_to = [at[0] for _, at in self.leaves if type(at) is GradOf]
+        looked_at = [(at, grad) for _, at, grad, read in touched if read]
+        self.read_grads = [at for at, _ in looked_at]
+        self.found_grads = _references([grad for _, grad in looked_at])
+        self.grad_keys = [_grad_key(grad) for _, grad in looked_at]
+        self.by_handle = not any(type(at) is int for at in self.read_grads)
         self.result = _map(result, lambda t: _Result(t, rec, places, written))
         self.modules = list(capture.modules.values())
         self.training = [m.training for m in self.modules]
@@ -182,9 +184,7 @@ class Variant:
         self.tracked, self.tracks = [t for t, _ in tracked], [tracks for _, tracks in tracked]
         self.plan: Any = None  # that of the last run
         self.steady: Steady | None = None
-        self.last_added: list[
-            Any
-        ] = []  # references to the gradients that were inputs of the last call and still are there
+        self.again = False  # whether it finds the gradients of the last call
 
     def fits(self, arguments: list[Handle]) -> bool:
         """Whether modules are in the modes they were in, parameters frozen or not as they were, and gradients it looks at
@@ -194,8 +194,17 @@ class Variant:
             and all(map(is_, [d.get(name) for d, name in self.parts], self.tensors))
             and [o._structure() for o in self.optimizers] == self.structures
             and [t._requires_grad or t._history is not None for t in self.tracked] == self.tracks
-            and all(_like(_found(at, arguments)._grad, grad, key) for at, grad, key in self.read_grads)
+            and self._finds_grads(arguments)
         )
+
+    def _finds_grads(self, arguments: list[Handle]) -> bool:
+        """Whether gradients it looks at are there as they were; notes whether they are those of the last call."""
+        readers = self.read_grads if self.by_handle else [_found(at, arguments) for at in self.read_grads]
+        now = [t._grad for t in readers]
+        if [g is None for g in now] != [key is None for key in self.grad_keys]:
+            return False
+        self.again = all(map(is_, now, [r and r() for r in self.found_grads]))
+        return self.again or list(map(_grad_key, now)) == self.grad_keys
 
     def same(self, other: Variant) -> bool:
         def alike(ours: list[tuple[Node, Source]], theirs: list[tuple[Node, Source]]) -> bool:
@@ -214,7 +223,7 @@ class Variant:
     def run(self, arguments: list[Handle]) -> Any:
         """Do what was recorded with the values of now."""
         if self.steady is not None:
-            results = self.steady.call(arguments) if self._adds_to_the_same(arguments) else None
+            results = self.steady.call(arguments) if self.again else None
             if results is not None:
                 for at in self.cleared:
                     _found(at, arguments)._grad = None
@@ -230,7 +239,8 @@ class Variant:
         rec = state.recording
         saved: list[tuple] = []
         grads: list[tuple[Handle, Handle | None]] = []
-        added = [(t, t._grad) for t in self._takes(arguments)]
+        entered = [(t, t._grad) for t in (_found(at, arguments) for at in self.read_grads)]
+        self.found_grads = _references([grad for _, grad in entered])
         try:
             self._fill(rec, arguments)
             self._point(rec, arguments, saved)
@@ -253,7 +263,7 @@ class Variant:
                         continue  # the run was complete, and it has its new value
                     t._rec, t._node, t._history, t._shape = was_rec, node, history, shape
                     t._buffer = buffer() if type(buffer) is ref else buffer
-                grads[:] = added
+                grads[:] = entered
                 state.recording = Recording()
             raise
         finally:
@@ -310,9 +320,7 @@ class Variant:
         """Prepare for calls that differ in values only, once two in a row came to the same program and added to the same
         gradients."""
         before, self.plan = self.plan, None if ran is None else ran.plan
-        again = self._adds_to_the_same(arguments)
-        self.last_added = [ref(t._grad) if t._grad is not None else None for t in self._takes(arguments)]
-        if ran is None or ran.plan is not before or not again:
+        if ran is None or ran.plan is not before or not self.again:
             return
         if any(type(s) is int for _, s in (*self.written, *self.grads)):
             return
@@ -322,16 +330,6 @@ class Variant:
         known = [*written, *[g for _, g in new], *made.values(), *[h for c in checks for h in (c.low, c.high)]]
         if Steady.possible(ran, leaves, known):
             self.steady = Steady(ran, leaves, arguments, written, new, made, checks, self.bindings, self.count)
-
-    def _takes(self, arguments: list[Handle]) -> list[Handle]:
-        """The tensors whose gradients are among the inputs."""
-        return [_found(at, arguments) for at in self.added_to]
-
-    def _adds_to_the_same(self, arguments: list[Handle]) -> bool:
-        """Whether gradients that are inputs are those of the last call."""
-        return len(self.last_added) == len(self.added_to) and all(
-            last is not None and t._grad is last() for t, last in zip(self._takes(arguments), self.last_added)
-        )
 
 
 def _forgotten(rec: Recording, capture: Capture) -> set[int]:
@@ -380,11 +378,8 @@ def _grad_key(grad: Handle | None) -> Any:
     return tuple([int(d) for d in grad.shape]), grad.dtype, tracks, grad._dynamic  # type: ignore[attr-defined]
 
 
-def _like(grad: Handle | None, last: Any, key: Any) -> bool:
-    """Whether a gradient is there as it was; `last` refers to that one."""
-    if grad is None or last is None:
-        return grad is last
-    return grad is last() or _grad_key(grad) == key
+def _references(grads: Sequence[Handle | None]) -> list[Any]:
+    return [None if g is None else ref(g) for g in grads]
 
 
 def _same_source(a: Any, b: Any) -> bool:
