@@ -15,6 +15,7 @@ import lezero as lz
 from lezero.cli import COMMANDS, run
 from lezero.cli.networks import Classifier, resized
 from lezero.cli.pictures import draw, side_by_side
+from lezero.data.randomness import batch_randomness
 from test_data_images import idx, write_mnist
 
 
@@ -283,7 +284,7 @@ def test_quickstart_learns_saves_and_classifies_in_a_new_process(tmp_path):
     assert running.returncode == 0, err
     assert err == "" and time.monotonic() - start < 120
     reached = next(line for line in out.splitlines() if line.startswith("After"))
-    assert float(reached.split(",")[1].split("%")[0]) >= 98
+    assert float(reached.split(",")[1].split("%")[0]) >= 98.6
     assert out.count("%)") == 8 and "kernels" in out and "peak" in out and "lezero explain" in out
     assert Classifier.open(tmp_path / "digits.lzm").name == "residual"
 
@@ -307,3 +308,22 @@ def test_images_are_brought_to_a_size():
     assert resized(np.full((1, 100, 60), 9, np.uint8), 28).shape == (1, 28, 28)
     image = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
     assert np.array_equal(resized(image, 8), image)
+
+
+def test_training_images_are_bent_a_little():
+    from lezero.cli.recipe import bent
+
+    images = np.random.default_rng(0).random((5, 1, 9, 7), np.float32)
+    np.testing.assert_array_equal(bent(images, 0, 0), images)
+    with batch_randomness(3, 1):
+        moved = bent(images, 0.15, 1)
+    assert moved.shape == images.shape and moved.dtype == np.float32
+    assert moved.min() >= 0 and moved.max() <= 1 and not np.array_equal(moved, images)
+    with batch_randomness(3, 1):
+        np.testing.assert_array_equal(bent(images, 0.15, 1), moved)
+    spot = np.zeros((200, 1, 9, 9), np.float32)
+    spot[:, 0, 4, 4] = 1  # the centre stays within a pixel or so of where it was, in each direction
+    found = bent(spot, 0.15, 1)[:, 0]
+    assert found[:, 3:6, 3:6].sum() > 0.95 * found.sum()
+    rows, columns = (found.sum(axis) @ np.arange(9) / found.sum((1, 2)) for axis in (2, 1))
+    assert 0.4 < np.std(rows) < 0.8 and 0.4 < np.std(columns) < 0.8
