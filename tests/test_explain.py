@@ -155,3 +155,21 @@ def test_a_backend_without_kernels_shows_the_passes():
         lz.device.set_backend(before)
     assert found.after is None and not found.kernels
     assert "decompose" in str(found) and json.dumps(found.to_dict())
+
+
+def test_operations_are_counted_the_same_everywhere():
+    """Constants of gradient rules are none."""
+    model = network().train()
+    optimizer = lz.optim.AdamW(model.parameters(), lr=0.01)
+
+    def step(x, y):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    found = lz.explain(step, *batch())
+    passes = found.to_dict()["passes"]
+    assert sum(passes[0]["operations"].values()) == found.before.operations
+    assert f"recorded {found.before.operations:>15}" in str(found)
+    assert "constant" not in passes[0]["operations"]
+    assert "constant" in found.graph("recorded")

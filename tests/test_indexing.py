@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lezero as lz
+from lezero import nn, optim
+from lezero.hal import registry
 from lezero.nn import functional as F
+from lezero.runtime import run, stats
 
 rng = np.random.default_rng(0)
 SHAPE = (4, 5, 3)
@@ -352,3 +355,99 @@ def test_indices_that_are_in_range_by_the_way_they_are_made_are_not_looked_at(in
 def test_an_empty_computed_index():
     i = lz.zeros(0, dtype=lz.int64) * 1
     assert lz.rand(5, 2)[i].numpy().shape == (0, 2)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_the_error_of_a_computed_index_says_that_parameters_were_updated(captured):
+    table = nn.Parameter(lz.ones(5, 2))
+    opt = optim.SGD([table], lr=1.0)
+
+    def step(i):
+        opt.zero_grad()
+        table[i].sum().backward()
+        opt.step()
+
+    call = lz.jit(step) if captured else step
+    for _ in range(3):
+        call(computed(1, 2))
+    before = table.numpy().copy()
+    with pytest.raises(IndexError, match="parameters and other tensors that the run wrote to have their new values"):
+        call(computed(1, 7))
+    assert not np.array_equal(table.numpy(), before)
+
+
+# -- writes at varying places -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, i, v: x.__setitem__(i, v),
+        lambda x, i, v: x.__setitem__(slice(i, i + 3), v),
+        lambda x, i, v: x.__setitem__((slice(None), i % 6), v.sum()),
+        lambda x, i, v: x.__setitem__((i, slice(i % 3, None, 2)), 1.5),
+        lambda x, i, v: x.__setitem__((None, slice(i + 2, i, -1)), v),
+        lambda x, i, v: x.__setitem__((-i, ...), v),
+    ],
+)
+def test_writes_at_varying_places_share_their_plans(write):
+    x, expected, v = lz.zeros(60, 6), np.zeros((60, 6), np.float32), np.arange(6, dtype=np.float32)
+    vt = lz.tensor(v)
+    x.realize()
+
+    def do(k):
+        write(x, k, vt)
+        write(expected, k, v)
+        np.testing.assert_array_equal(x.numpy(), expected)
+
+    for k in range(2, 18):
+        do(k)
+    before = stats()["plans_built"]
+    for k in range(18, 50):
+        do(k)
+    assert stats()["plans_built"] == before
+
+
+def test_many_writes_in_one_recording():
+    for _ in range(2):
+        x, expected = lz.zeros(100, 2), np.zeros((100, 2), np.float32)
+        for k in range(0, 100, 2):
+            x[k] = float(k)
+            expected[k] = k
+        np.testing.assert_array_equal(x.numpy(), expected)
+
+
+def test_captured_writes_are_at_the_place_of_the_argument():
+    @lz.jit
+    def write(x, i):
+        y = x * 1
+        y[i : i + 2] = 7.0
+        return y
+
+    for k in (2, 3, 2, 3, 2, 3, 4, 4, 4):
+        expected = np.zeros(9, np.float32)
+        expected[k : k + 2] = 7
+        np.testing.assert_array_equal(write(lz.zeros(9), k).numpy(), expected)
+
+
+def test_gradients_of_writes_at_varying_places():
+    for k in range(8):
+        x, v = lz.ones(9, requires_grad=True), lz.ones(2, requires_grad=True)
+        y = x * 2
+        y[k : k + 2] = v
+        (y * lz.arange(9)).sum().backward()
+        expected = 2 * np.arange(9.0)
+        expected[k : k + 2] = 0
+        np.testing.assert_array_equal(x.grad.numpy(), expected)
+        np.testing.assert_array_equal(v.grad.numpy(), [k, k + 1])
+
+
+@pytest.mark.skipif(registry.get_backend() != "cpu", reason="about generated code")
+def test_a_row_that_is_written_is_read_where_it_is():
+    """Read at places that depend on the row, though masked, it took a hundred times as long."""
+    x, v = lz.zeros(20, 256), lz.ones(256)
+    lz.realize()
+    x[5] = v
+    x.realize()
+    ((step,),) = run.statistics.last[0].program.schedule.steps
+    assert "b1[i1 if" in step.sources[0].key

@@ -10,6 +10,7 @@ import pytest
 
 import lezero as lz
 import lezero.nn.functional as F
+from lezero import nn, optim
 from lezero.hal import registry
 from lezero.runtime import run
 
@@ -112,3 +113,20 @@ def test_vectors_run_along_memory_in_a_convolutional_network():
         assert g.reduced is None or (innermost.name in g.reduced) == (g.style == "row"), g.names()
         orders = {grouping.orders[n] for n in g.nodes if n.ndim == 4 and min(n.shape) > 1}
         assert orders <= {(0, 2, 3, 1)}, g.names()
+
+
+def test_an_update_computes_for_itself_what_others_compute_too():
+    """Stored for each other, it would be one more array for each parameter: updates are kernels of their own."""
+    w = nn.Parameter(lz.rand(64, 64))
+    opt = optim.SGD([w], lr=0.1, maximize=True)
+
+    def step(x):
+        opt.zero_grad()
+        (x @ w).square().sum().backward()
+        looked_at = (-w.grad).exp().sum()
+        opt.step()
+        return looked_at
+
+    kernels = lz.explain(step, lz.rand(8, 64)).kernels
+    (update,) = [k for k in kernels if "sub" in k.operations]
+    assert "neg" in update.operations

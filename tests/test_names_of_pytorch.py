@@ -1,5 +1,10 @@
 """Names that users bring from PyTorch and NumPy."""
 
+import importlib
+import subprocess
+import sys
+import traceback
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -375,3 +380,53 @@ def test_the_median_and_quantiles_of_what_has_nan_are_nan(n):
         for got, expected in zip(ours.median(dim), theirs.median(dim)):
             np.testing.assert_array_equal(got.numpy(), expected.numpy())
         np.testing.assert_allclose(ours.quantile(0.3, dim).numpy(), theirs.quantile(0.3, dim).numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "meant"),
+    [
+        ("lezero", "Float32", "lezero.float32"),
+        ("lezero", "zeroes", "lezero.zeros"),
+        ("lezero", "Linear", "lezero.nn.Linear"),
+        ("lezero.nn", "Conv2D", "lezero.nn.Conv2d"),
+        ("lezero.nn", "conv2d", "lezero.nn.functional.conv2d or lezero.nn.Conv2d"),
+        ("lezero.nn.functional", "soft_max", "lezero.nn.functional.softmax"),
+        ("lezero.nn.init", "xavier_uniform", "lezero.nn.init.xavier_uniform_"),
+        ("lezero.nn.utils", "clip_grad_norm", "lezero.nn.utils.clip_grad_norm_"),
+        ("lezero.optim", "adamw", "lezero.optim.AdamW"),
+        ("lezero.optim", "StepLR", "lezero.optim.lr_scheduler.StepLR"),
+        ("lezero.optim.lr_scheduler", "CosineAnealingLR", "lezero.optim.lr_scheduler.CosineAnnealingLR"),
+        ("lezero.data", "Dataloader", "lezero.data.DataLoader"),
+        ("lezero.data.datasets", "Mnist", "lezero.data.datasets.MNIST"),
+        ("lezero.io", "laod", "lezero.io.load"),
+        ("lezero.models", "ResNet18", "lezero.models.resnet18"),
+        ("lezero.trainer", "earlystopping", "lezero.trainer.EarlyStopping"),
+        ("lezero.autograd", "gradchek", "lezero.autograd.gradcheck or lezero.autograd.gradgradcheck"),
+        ("lezero.profiler", "Profile", "lezero.profiler.profile"),
+    ],
+)
+def test_misspelt_names_say_what_was_probably_meant(module, name, meant):
+    found = importlib.import_module(module)
+    with pytest.raises(AttributeError) as caught:
+        getattr(found, name)
+    assert str(caught.value) == f"module {module!r} has no attribute {name!r}: did you mean {meant}?"
+    # once: Python would add a suggestion of its own to an error that carries the object
+    assert "".join(traceback.format_exception_only(caught.value)).lower().count("did you mean") == 1
+
+
+def test_every_public_package_suggests_names():
+    for name in lz.misspelt.PACKAGES:
+        with pytest.raises(AttributeError, match=r"has no attribute 'qwxyz'$"):
+            _ = importlib.import_module(name).qwxyz
+
+
+def test_a_file_called_in_place_of_its_class_says_so():
+    with pytest.raises(TypeError, match=r"lezero\.optim\.adam is a module: did you mean lezero\.optim\.Adam\?"):
+        optim.adam([])
+    with pytest.raises(TypeError, match=r"did you mean lezero\.nn\.functional\.linear or lezero\.nn\.Linear\?"):
+        nn.linear(3, 4)
+
+
+def test_suggestions_cost_nothing_before_they_are_needed():
+    code = "import sys, lezero, lezero.nn, lezero.optim, lezero.data, lezero.trainer, lezero.models; print('difflib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"

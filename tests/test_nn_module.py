@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
+import lezero as lz
 from lezero import nn
 from lezero.nn import functional as F
 from lezero.tensor import Tensor, no_grad, ones, tensor, zeros
@@ -416,3 +417,67 @@ def test_layers_take_a_dtype_and_refuse_a_device_that_is_not_there():
     for make in (lambda: nn.Linear(2, 3, device="cuda"), lambda: nn.LayerNorm(3, device="cuda:1")):
         with pytest.raises(ValueError, match="cuda"):
             make()
+
+
+# -- errors say which layer -----------------------------------------------------------------------------------
+
+
+class Blocks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList([nn.Conv2d(1, 4, 3), nn.Conv2d(3, 4, 3)])
+
+    def forward(self, x):
+        for conv in self.convs:
+            x = conv(x)
+        return x
+
+
+class Unprintable(nn.Module):
+    def extra_repr(self):
+        raise AttributeError("half-built")
+
+    def forward(self, x):
+        return x @ x
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "note"),
+    [
+        (
+            lambda: nn.Sequential(nn.Linear(3, 128), nn.ReLU(), nn.Linear(12, 10)),
+            (2, 3),
+            "in layer 2 (Linear(in_features=12, out_features=10, bias=True)) of Sequential",
+        ),
+        (
+            lambda: nn.Sequential(nn.ReLU(), Blocks()),
+            (1, 1, 9, 9),
+            "in layer 1.convs.1 (Conv2d(3, 4, kernel_size=(3, 3), stride=(1, 1))) of Sequential",
+        ),
+        (lambda: nn.Linear(3, 4), (2, 5), "in Linear(in_features=3, out_features=4, bias=True)"),
+        (lambda: nn.Sequential(nn.LayerNorm(3)), (2, 5), "in layer 0 (LayerNorm((3,), eps=1e-05, elementwise_affine=True)) of Sequential"),
+        (lambda: nn.Sequential(Unprintable()), (2, 5), "in layer 0 (Unprintable) of Sequential"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["called", "captured", "hooked"])
+def test_errors_name_the_layer_they_come_from(model, shape, note, how):
+    model = model()
+    if how == "hooked":
+        for m in model.modules():
+            m.register_forward_hook(lambda *_: None)
+    call = lz.jit(model) if how == "captured" else model
+    with pytest.raises(ValueError) as caught:
+        call(lz.ones(*shape))
+    assert caught.value.__notes__ == [note]
+
+
+def test_a_layer_used_by_a_module_it_is_no_part_of_is_named_by_itself():
+    inner = nn.Linear(3, 4)
+
+    class Outer(nn.Module):
+        def forward(self, x):
+            return inner(x)
+
+    with pytest.raises(ValueError) as caught:
+        Outer()(lz.ones(2, 2))
+    assert caught.value.__notes__ == ["in Linear(in_features=3, out_features=4, bias=True)"]

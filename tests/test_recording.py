@@ -1,6 +1,7 @@
 """Recording: a repeated step follows its trace, another one branches off, and what is remembered is bounded."""
 
 import gc
+import threading
 import weakref
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import lezero as lz
 from lezero import nn, optim
+from lezero.graph.node import Node
 from lezero.nn import functional as F
 from lezero.runtime import inference, recorder, run, stats, template
 from lezero.runtime.template import Template
@@ -415,3 +417,89 @@ def test_another_default_dtype_is_followed_by_what_was_recorded_before():
                     assert captured(lz.arange(1, 6)).dtype is default
     finally:
         lz.set_default_dtype(lz.float32)
+
+
+# -- what a trie that is given up leaves behind ---------------------------------------------------------------
+
+
+def nodes_alive():
+    gc.collect()
+    return sum(type(o) is Node for o in gc.get_objects())
+
+
+def test_new_tries_let_go_of_the_old_ones():
+    net, opt = mlp()
+
+    def era():
+        for _ in range(3):
+            train(net, opt, 8)
+        recorder._trie_size = recorder.MAX_TRIE_NODES + 1
+        lz.zeros(1).realize()
+
+    for _ in range(2):
+        era()
+    nodes, plans = nodes_alive(), stats()["plans"]
+    for _ in range(5):
+        era()
+    assert nodes_alive() <= nodes and stats()["plans"] <= plans
+
+
+def test_a_tensor_with_a_value_does_not_keep_the_trie_it_was_computed_in():
+    kept = []
+    forget_the_trie()
+    before = nodes_alive()
+    for k in range(5):
+        x = lz.ones(k + 2)
+        kept.append((x * 2).realize())
+        for _ in range(300):
+            x = x + 1
+        x.realize()
+        forget_the_trie()
+    del x
+    assert nodes_alive() - before < 50  # more than 1500 were recorded
+
+
+def test_a_captured_function_that_is_gone_leaves_no_plan():
+    x = lz.ones(3)
+    lz.jit(lambda t: t * 2)(x)
+    before = stats()["plans"]
+    for k in range(5):
+        captured = lz.jit(lambda t, k=k: t * 3 + k)
+        for _ in range(4):
+            captured(x)
+        assert stats()["plans"] > before
+        del captured
+    gc.collect()
+    assert stats()["plans"] <= before
+
+
+def test_a_recording_goes_on_when_its_trie_is_given_up():
+    """As another thread's does when it has the last node."""
+    for _ in range(3):
+        x = lz.ones(4)
+        y = x * 2
+        recorder._new_trie()
+        z = (y + 1).sum()
+        assert z.item() == 12 and y.tolist() == [2.0] * 4
+
+
+def test_tries_given_up_by_one_thread_disturb_no_other():
+    (net, opt), (expected_net, expected_opt) = [(lz.manual_seed(0), mlp())[1] for _ in range(2)]
+    stop = threading.Event()
+
+    def give_up():
+        while not stop.is_set():
+            recorder._new_trie()
+
+    thread = threading.Thread(target=give_up)
+    for k in range(30):
+        train(expected_net, expected_opt, 8 + k % 3, seed=k)
+    thread.start()
+    try:
+        for k in range(30):
+            train(net, opt, 8 + k % 3, seed=k)
+    finally:
+        stop.set()
+        thread.join()
+    for p, q in zip(net.parameters(), expected_net.parameters(), strict=True):
+        np.testing.assert_array_equal(p.numpy(), q.numpy())

@@ -3,6 +3,7 @@
 A linear regression whose gradient is written out in NumPy serves as the reference throughout.
 """
 
+import contextlib
 import copy
 import gc
 import os
@@ -1253,3 +1254,86 @@ def test_gradients_do_not_share_a_tensor_with_the_seed_or_each_other():
     assert x.grad.tolist() == [5.0, 5.0]
     assert y.grad.tolist() == [1.0, 1.0]
     assert seed.tolist() == [1.0, 1.0]
+
+
+# -- modes and interrupts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer signal")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("mode", [lz.no_grad, lz.inference_mode])
+def test_no_interrupt_leaves_a_mode_on(mode):
+    """Without a body, nearly half of all interrupts come when ``__exit__`` is called."""
+
+    def raises(*_):
+        raise KeyboardInterrupt
+
+    r = np.random.default_rng(0)
+    before = signal.signal(signal.SIGALRM, raises)
+    left_on = 0
+    try:
+        for _ in range(300):
+            try:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, r.uniform(2e-5, 2e-4))
+                    while True:
+                        with mode():
+                            pass
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                left_on += not lz.is_grad_enabled()
+                lz.set_grad_enabled(True)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert left_on == 0
+
+
+@pytest.mark.parametrize("mode", [lz.no_grad, lambda: lz.set_grad_enabled(False)])
+def test_modes_are_left_however_they_are_used(mode):
+    def is_on():
+        return not lz.is_grad_enabled()
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mode())
+        assert is_on()
+    assert not is_on()
+    m = mode()
+    m.__enter__()
+    assert hasattr(m, "__exit__") and is_on()
+    assert not m.__exit__(None, None, None)
+    assert not is_on()
+    with pytest.raises(ZeroDivisionError) as caught, mode():
+        _ = 1 / 0
+    assert caught.value.__context__ is None
+    assert not is_on()
+
+
+def test_a_mode_may_be_entered_again_inside_itself():
+    m = lz.no_grad()
+    with m, lz.enable_grad():
+        with m:
+            assert not lz.is_grad_enabled()
+        assert lz.is_grad_enabled()
+    assert lz.is_grad_enabled()
+
+
+def test_a_captured_function_that_is_interrupted_at_once_is_no_longer_captured(monkeypatch):
+    from lezero.runtime import jit as jitting
+
+    real = jitting._counting
+
+    class Interrupting:
+        def __enter__(self):
+            real.__enter__()
+
+        def __exit__(self, *error):
+            real.__exit__(*error)
+            monkeypatch.setattr(jitting, "_counting", real)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(recorder, "capturing", 0)  # the count is put back afterwards: this one is lost
+    monkeypatch.setattr(jitting, "_counting", Interrupting())
+    with pytest.raises(KeyboardInterrupt):
+        lz.jit(lambda x: x + 1)(lz.ones(2))
+    assert lz.ones(2).sum().item() == 2

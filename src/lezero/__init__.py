@@ -25,6 +25,7 @@ from lezero.graph.dtype import DType as dtype
 from lezero.graph.dtype import default_dtype as get_default_dtype
 from lezero.graph.dtype import finfo, iinfo
 from lezero.graph.dtype import promote as promote_types
+from lezero.misspelt import unknown
 from lezero.runtime import realize
 from lezero.runtime.inputs import Generator
 from lezero.tensor import (
@@ -102,8 +103,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     place = _LAZY.get(name)
     if place is None:
-        hint = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-        raise AttributeError(f"module 'lezero' has no attribute {name!r}{hint}")
+        raise unknown(__name__, name, _ELSEWHERE.get(name, ""))
     module, _, attribute = place.partition(":")
     value = import_module(f"lezero.{module}")
     if attribute:

@@ -18,6 +18,7 @@ import numpy as np
 from lezero.graph.dim import show as show_dim
 from lezero.graph.node import Graph, Node
 from lezero.hal.backend import Backend
+from lezero.misspelt import suggest_names
 from lezero.runtime import recorder, run
 from lezero.runtime.failed import undo
 from lezero.runtime.recorder import Recording
@@ -38,7 +39,8 @@ class check_numerics:
     Parameters
     ----------
     enabled : bool
-        On or off from the call on; as a context, until it is left.
+        On or off from the call on; as a context, until it is left.  Leaving it runs what is pending, and an interrupt
+        (Ctrl-C) in that moment can leave checking on: ``check_numerics(False)`` ends it.
     """
 
     def __init__(self, enabled: bool = True):
@@ -157,3 +159,6 @@ def _described(node: Node, values: dict[Node, np.ndarray]) -> str:
 
 
 __all__ = ["check_numerics", "is_checking"]
+
+
+suggest_names(__name__)

@@ -14,6 +14,7 @@ from typing import Any
 from lezero.graph.place import Device
 from lezero.hal import registry
 from lezero.hal.backend import Properties
+from lezero.misspelt import suggest_names
 from lezero.runtime.run import run_now
 
 _PRECISIONS = ("highest", "high", "medium")
@@ -136,3 +137,6 @@ class _Named(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Named
+
+
+suggest_names(__name__)

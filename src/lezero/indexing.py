@@ -11,13 +11,14 @@ Negative indices count from the end.  Those out of range are refused, at once or
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lezero.graph.dtype import bool_
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.indexing import wrapped
+from lezero.ops.slicing import sliced_extent
 from lezero.runtime.bounds import expect, of_dimension
 from lezero.runtime.recorder import STATE, Handle, note_view, record
 
@@ -49,11 +50,11 @@ def put(x: Any, index: Any, value: Any) -> None:
     if _is_mask(index) and index.ndim:
         _put_masked(x, index, value)
         return
-    view, chosen = _basic(x, _entries(x, index))
-    if not chosen:
-        view = x._as_view(OPS["reshape"], (tuple(x.shape),)) if view is x else view
-        view._set(_fitting(value, view, view.ndim))
+    entries = _entries(x, index)
+    if not any(isinstance(e, Handle) for e in entries):
+        _put_slice(x, entries, value)
         return
+    view, chosen = _basic(x, entries)
     front, place = _arrangement(view.ndim, chosen)
     moved = view if front is None else record(OPS["permute"], (view,), (front,))
     indices = tuple(chosen.values())
@@ -66,6 +67,31 @@ def put(x: Any, index: Any, value: Any) -> None:
         value = value.expand(target.shape)
     updated = record(OPS["scatter_nd"], (moved, value, *indices), ())
     view._set(updated if front is None else record(OPS["permute"], (updated,), (_inverse(front),)))
+
+
+MAX_OFFSETS = 32
+"""Offsets up to this many are symbols of a recording: a loop that writes to every row in one recording needs no symbol each."""
+
+
+def _put_slice(x: Any, entries: list[Any], value: Any) -> None:
+    """Write where ints, slices and Nones say.
+
+    Where the slice begins is a symbol like an extent, so ``x[i] = row`` in a loop is planned once for all i (from 2 on, 0 and 1
+    are never symbols).
+    """
+    starts, stops, steps, kept, _, empty = _windows(x.shape, entries)
+    counts = tuple(map(sliced_extent, starts, stops, steps))
+    shape = tuple(0 if k in empty else 1 if d is None else counts[d] for k, d in enumerate(kept))
+    value = x._fitted(_fitting(value, x, len(shape)), shape)
+    if 0 in shape:
+        return
+    value = value if shape == counts else value.reshape(counts)
+    rec = STATE.recording
+    for d, start in enumerate(starts):
+        if start > 1 and type(start) is int and type(stops[d]) is int and len(rec.bindings) < MAX_OFFSETS:
+            starts[d] = rec.symbol(start)
+            stops[d] = starts[d] + (stops[d] - start)
+    x._set(record(OPS["slice_update"], (x, value), (tuple(starts), tuple(stops), tuple(steps))))
 
 
 def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -120,36 +146,47 @@ def _entries(x: Any, index: Any) -> list[Any]:
     return [*entries[:at], *(slice(None),) * (x.ndim - used), *entries[at:]]
 
 
-def _basic(x: Any, entries: list[Any]) -> tuple[Any, dict[int, Any]]:
-    """Apply ints, slices and Nones as a view of x; returns it and the integer tensors left, by its dimensions."""
-    starts: list[int] = []
-    stops: list[Any] = []
-    steps: list[int] = []
-    kept: list[int | None] = []  # dimensions of the view: one of x, or new
-    chosen: dict[int, Any] = {}
-    shape = x.shape
-    empty = []
+class _Windows(NamedTuple):
+    """What ints, slices, Nones and bools say: a window of each dimension of a tensor, and how those make dimensions."""
+
+    starts: list[Any]
+    stops: list[Any]  # None: past the first element
+    steps: list[int]
+    kept: list[int | None]  # dimensions of the view: one of the tensor, or new
+    chosen: dict[int, Any]  # integer tensors, by the view's dimension
+    empty: list[int]  # new dimensions of no element
+
+
+def _windows(shape: tuple[int, ...], entries: list[Any]) -> _Windows:
+    w = _Windows([], [], [], [], {}, [])
     for e in entries:
         if e is None or isinstance(e, bool):
             if e is False:
-                empty.append(len(kept))
-            kept.append(None)
+                w.empty.append(len(w.kept))
+            w.kept.append(None)
             continue
-        dim = len(starts)
+        dim = len(w.starts)
         n = shape[dim]
         start, stop, step = 0, n, 1
         if isinstance(e, slice):
-            start, stop, step = _slice(e, n)
-            kept.append(dim)
+            start, stop, step = _slice(e, n)  # type: ignore[assignment]
+            w.kept.append(dim)
         elif isinstance(e, Handle):
-            chosen[len(kept)] = _checked(e, n, dim)
-            kept.append(dim)
+            w.chosen[len(w.kept)] = _checked(e, n, dim)
+            w.kept.append(dim)
         else:
             start = _int(e, n, dim)
             stop = start + 1
-        starts.append(start)
-        stops.append(stop)
-        steps.append(step)
+        w.starts.append(start)
+        w.stops.append(stop)
+        w.steps.append(step)
+    return w
+
+
+def _basic(x: Any, entries: list[Any]) -> tuple[Any, dict[int, Any]]:
+    """Apply ints, slices and Nones as a view of x; returns it and the integer tensors left, by its dimensions."""
+    shape = x.shape
+    starts, stops, steps, kept, chosen, empty = _windows(shape, entries)
     view = x
     if any(a != 0 or s != 1 or b is None or b != n for a, b, s, n in zip(starts, stops, steps, shape)):
         view = _sliced(x, (tuple(starts), tuple(stops), tuple(steps)))

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from lezero.hal import registry
+from lezero.misspelt import suggest_names
 from lezero.runtime.run import run_now
 
 
@@ -49,7 +50,11 @@ class Row:
 
 
 class profile:
-    """Context: note when every kernel runs (CPU backend).  Recording and planning are what is left of ``wall_seconds``."""
+    """Context: note when every kernel runs (CPU backend).  Recording and planning are what is left of ``wall_seconds``.
+
+    Leaving the block runs what is pending.  An interrupt (Ctrl-C) in that moment can come before it is noticed that the block
+    was left; profiling goes on then until ``p.__exit__(None, None, None)``.
+    """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -64,7 +69,9 @@ class profile:
                 f"the profiler times kernels of the cpu backend; the one in use is {registry.get_backend()!r}"
             )
         if cpu.observer is not None:
-            raise RuntimeError("another profile is being taken")
+            raise RuntimeError(
+                "another profile is being taken (one whose block was left by Ctrl-C ends with p.__exit__(None, None, None))"
+            )
         run_now()
         cpu.observer = self._note
         self._start = time.monotonic_ns()
@@ -149,3 +156,6 @@ class profile:
 
 
 __all__ = ["Event", "Row", "profile"]
+
+
+suggest_names(__name__)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from lezero.misspelt import unknown
+
 _PUBLIC = {
     "lezero.gradients": ("backward", "grad", "grad_of", "value_and_grad", "vjp"),
     "lezero.function": ("Function", "custom_op"),
@@ -22,7 +24,7 @@ _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'lezero.autograd' has no attribute {name!r}")
+        raise unknown(__name__, name)
     value = globals()[name] = getattr(import_module(_HOME[name]), name)
     return value
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from lezero.cli.data import open_images, read_images, user_errors
+from lezero.cli.data import open_images, read_images, say_if_resized, user_errors
 
 
 @click.command()
@@ -25,7 +25,8 @@ def predict(
     """Classify images with the saved model FILE.
 
     IMAGES are IDX files (gzipped or not), .npy arrays (count, height, width), or pictures if Pillow is installed; bright
-    strokes on a dark ground.
+    strokes on a dark ground, with values from 0 to 255. Values from 0 to 1, colours and other sizes are converted, which is
+    said on standard error.
     """
     if bool(images) == bool(data):
         raise click.UsageError("name either files with images or --data")
@@ -33,11 +34,12 @@ def predict(
 
     with user_errors():
         classifier = Classifier.open(file)
-    sources = _from_data(data) if data else [(path.name, read_images(path), None) for path in images]
+    sources = _from_data(data) if data else [(path.name, read_images(path, _say), None) for path in images]
     results: list[dict[str, Any]] = []
     pictures: list[np.ndarray] = []
     for source, pixels, labels in sources:
         pixels = pixels[:count]
+        say_if_resized(pixels, classifier.size, source, _say)
         chances = classifier.probabilities(pixels)
         for i, row in enumerate(chances):
             best = int(row.argmax())
@@ -55,6 +57,10 @@ def predict(
     else:
         for r in results:
             click.echo(f"{r['image']}  {_caption(r)}")
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)  # standard output is the answer's
 
 
 def _from_data(data: str) -> list[tuple[str, np.ndarray, np.ndarray | None]]:

@@ -16,7 +16,7 @@ from lezero.cli.data import check_output, open_images
 @click.option(
     "--output", default="digits.lzm", show_default=True, type=click.Path(path_type=Path), help="File to save to."
 )
-@click.option("--epochs", type=click.IntRange(1), help="Passes over the images  [default: 15; 1 with --data DIR]")
+@click.option("--epochs", type=click.IntRange(1), help="Passes over the images  [default: 45; 1 with --data DIR]")
 @click.option("--seed", default=0, show_default=True, help="Makes the run repeatable.")
 def quickstart(data: str, output: Path, epochs: int | None, seed: int) -> None:
     """Train on handwritten digits, save, open again and classify.
@@ -34,7 +34,7 @@ def quickstart(data: str, output: Path, epochs: int | None, seed: int) -> None:
     )
     classifier, history, seconds = fit(
         "residual", training, held_out,
-        epochs=epochs or (15 if data == "digits" else 1), batch_size=64, lr=0.005, seed=seed,
+        epochs=epochs or (45 if data == "digits" else 1), batch_size=64, lr=0.005, seed=seed,
     )  # fmt: skip
     reached = history[-1]["val_accuracy"]
     click.echo(f"\nAfter {seconds:.0f} s, {100 * reached:.2f} % of the held-out images are classified correctly.")

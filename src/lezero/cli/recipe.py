@@ -1,9 +1,10 @@
-"""How the command line trains a classifier: AdamW, one cycle of the learning rate, images shifted at random."""
+"""How the command line trains a classifier: AdamW, one cycle of the learning rate, smoothed labels, images bent at random."""
 
 from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ import lezero as lz
 from lezero.cli.networks import Classifier
 from lezero.data import DataLoader, Dataset
 from lezero.data.datasets import Images
-from lezero.data.transforms import RandomCrop
+from lezero.data.randomness import batch_generator
 from lezero.nn import functional as F
 from lezero.trainer import Callback, Trainer
 
@@ -41,7 +42,7 @@ def fit(
     optimizer = lz.optim.AdamW(classifier.model.parameters(), lr=lr, weight_decay=0.01)
     scheduler = lz.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=epochs * len(loader))
     trainer = Trainer(
-        classifier.model, optimizer, F.cross_entropy,
+        classifier.model, optimizer, partial(F.cross_entropy, label_smoothing=0.1),
         metrics=["accuracy"], scheduler=scheduler, schedule_per="step", progress=progress,
         callbacks=[FiniteLoss(), SameOptions(model=name, epochs=epochs, batch_size=batch_size, lr=lr, images=len(training))],
     )  # fmt: skip
@@ -77,17 +78,39 @@ class SameOptions(Callback):
 
 
 class Prepared(Dataset):
-    """Images as a classifier wants them, each shifted by up to `shift` pixels."""
+    """Images as a classifier wants them, each bent by chance and shifted by up to `shift` pixels, unless that is 0."""
 
     def __init__(self, images: Images, classifier: Classifier, shift: int = 0) -> None:
         self.images, self.labels = classifier.prepare(images.images), images.labels
-        self.crop = RandomCrop(classifier.size, padding=shift) if shift else None
+        self.shift = shift
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def gather(self, indices: Any) -> tuple[np.ndarray, np.ndarray]:
         batch = self.images[indices]
-        if self.crop is not None:
-            batch = np.stack([self.crop(image) for image in batch])
-        return batch, self.labels[indices]
+        return bent(batch, 0.15, self.shift) if self.shift else batch, self.labels[indices]
+
+
+def bent(images: np.ndarray, amount: float, shift: float) -> np.ndarray:
+    """Images (count, 1, height, width), each turned, stretched, sheared and shifted at random, on black.
+
+    amount : of turning (radians), stretching (of the extent) and shearing, at most
+    shift : pixels, at most
+    """
+    count, _, height, width = images.shape
+    random = batch_generator()
+    turn, across, down, shear = random.uniform(-amount, amount, (4, count, 1, 1)).astype(np.float32)
+    right, below = random.uniform(-shift, shift, (2, count, 1, 1)).astype(np.float32)
+    y = np.arange(height, dtype=np.float32)[:, None] - (height - 1) / 2
+    x = np.arange(width, dtype=np.float32) - (width - 1) / 2
+    u = (1 + across) * (np.cos(turn) * x - np.sin(turn) * y) + shear * y + right + (width - 1) / 2
+    v = (1 + down) * (np.sin(turn) * x + np.cos(turn) * y) + below + (height - 1) / 2
+    framed = np.pad(images[:, 0], [(0, 0), (1, 1), (1, 1)])
+    u, v = np.clip(u + 1, 0, width + 0.999), np.clip(v + 1, 0, height + 0.999)
+    left, top = np.floor(u), np.floor(v)
+    first = np.arange(count)[:, None, None] * framed[0].size
+    place = first + top.astype(np.intp) * (width + 2) + left.astype(np.intp)
+    corners = [framed.ravel()[place + step] for step in (0, 1, width + 2, width + 3)]
+    u, v = u - left, v - top
+    return ((1 - v) * ((1 - u) * corners[0] + u * corners[1]) + v * ((1 - u) * corners[2] + u * corners[3]))[:, None]

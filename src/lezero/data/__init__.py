@@ -20,6 +20,7 @@ from lezero.data.sampler import (
     WeightedRandomSampler,
 )
 from lezero.data.worker_info import WorkerInfo, get_worker_info
+from lezero.misspelt import suggest_names
 
 __all__ = [
     "BatchSampler",
@@ -42,3 +43,5 @@ __all__ = [
     "random_split",
     "transforms",
 ]
+
+suggest_names(__name__)

@@ -12,6 +12,7 @@ import numpy as np
 
 from lezero.data.dataset import Dataset
 from lezero.data.randomness import generator_from
+from lezero.misspelt import suggest_names
 
 _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -173,3 +174,6 @@ def _expect(array: np.ndarray, dims: int, path: Path) -> np.ndarray:
             f"{path} should hold {dims}-dimensional unsigned bytes, but holds {array.ndim}-d {array.dtype}"
         )
     return array
+
+
+suggest_names(__name__)

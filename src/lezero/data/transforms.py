@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lezero.data.randomness import batch_generator
+from lezero.misspelt import suggest_names
 from lezero.tensor import Tensor, tensor
 
 
@@ -104,3 +105,6 @@ def _on_array(image: Any, change: Callable[[np.ndarray], np.ndarray]) -> Any:
     if isinstance(image, Tensor):
         return tensor(change(image.numpy()))
     return change(np.asarray(image))
+
+
+suggest_names(__name__)

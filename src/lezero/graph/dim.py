@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+
+from lezero.switched import switched
 
 Atom = tuple
 Poly = tuple  # sorted ((monomial: sorted tuple of atoms, coefficient), ...)
@@ -114,14 +115,9 @@ def note(guards: Sequence[Guard]) -> None:
         _noting.guards.extend(guards)
 
 
-@contextmanager
-def noting_guards() -> Iterator[list[Guard]]:
-    """Collect the guards of every Dim comparison made inside."""
-    before, _noting.guards = _noting.guards, []
-    try:
-        yield _noting.guards
-    finally:
-        _noting.guards = before
+def noting_guards() -> switched:
+    """Context: collect the guards of every Dim comparison made inside."""
+    return switched(_noting, "guards", [])
 
 
 _COMPARE = {"==": int.__eq__, "<": int.__lt__, "<=": int.__le__}

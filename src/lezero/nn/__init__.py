@@ -1,5 +1,6 @@
 """Modules, layers, losses and their functions."""
 
+from lezero.misspelt import suggest_names
 from lezero.nn import functional, init, utils
 from lezero.nn.activation import (
     CELU,
@@ -186,3 +187,5 @@ __all__ = [
     "init",
     "utils",
 ]
+
+suggest_names(__name__)

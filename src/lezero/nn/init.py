@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lezero.misspelt import suggest_names
 from lezero.runtime.inputs import Generator
 from lezero.tensor import Tensor, empty, no_grad, where
 from lezero.tensor import tensor as make
@@ -237,3 +238,6 @@ def layer_(weight: Tensor, bias: Tensor | None, fan_in: int | None = None) -> No
     uniform_(weight, -bound, bound)
     if bias is not None:
         uniform_(bias, -bound, bound)
+
+
+suggest_names(__name__)

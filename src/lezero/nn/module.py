@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from lezero.nn import hooks, state
+from lezero.nn.located import name_layer
 from lezero.nn.parameter import Buffer, Parameter
 from lezero.runtime import recorder
 from lezero.runtime.recorder import assign
@@ -52,9 +53,13 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if recorder.capturing and recorder.STATE.capture is not None:
             recorder.STATE.capture.saw(self)
-        if self._hooks is None:
-            return self.forward(*args, **kwargs)
-        return hooks.call(self, args, kwargs)
+        try:
+            if self._hooks is None:
+                return self.forward(*args, **kwargs)
+            return hooks.call(self, args, kwargs)
+        except Exception as error:
+            name_layer(self, error)
+            raise
 
     # -- registration -------------------------------------------------------------------------------------------
 
@@ -277,11 +282,10 @@ class Module:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop every parameter's gradient, or fill it with zeros."""
         for p in self.parameters():
-            if p.grad is not None:
-                if set_to_none:
-                    p.grad = None
-                else:
-                    p.grad = p.grad.detach().zero_()
+            if set_to_none:
+                p.grad = None
+            elif p.grad is not None:
+                p.grad = p.grad.detach().zero_()
 
     def _convert(self: M, change: Callable[[Tensor], Tensor]) -> M:
         """Change every parameter, its gradient and every buffer in place: the objects stay the ones an optimizer holds."""

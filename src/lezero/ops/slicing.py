@@ -61,7 +61,7 @@ def _inside(i: tuple, shape: tuple, extents: tuple, starts: tuple, steps: tuple)
         if not (same(start, 0) and step > 0):
             mask = both(mask, ahead >= 0)
         mask = both(mask, k < n)
-        position.append(k)
+        position.append(0 if same(n, 1) else k)  # the one place there is, so that what follows can be simplified
     return tuple(position), mask
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lezero import nn
+from lezero.misspelt import suggest_names
 from lezero.nn.parameter import constant_tensor
 from lezero.optim.lr_scheduler import LRScheduler
 from lezero.optim.optimizer import Optimizer
@@ -146,3 +147,6 @@ class SWALR(LRScheduler):
             start = target if before == 1 else (lr - before * target) / (1 - before)
             rates.append(target * now + start * (1 - now))
         return rates
+
+
+suggest_names(__name__)

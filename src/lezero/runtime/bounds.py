@@ -99,7 +99,10 @@ def out_of_range(
     if error is None:
         return None
     where = f", recorded at {site[0]}:{site[1]}" if site else ""
-    error = IndexError(f"{error}{where}; results computed from it are wrong")
+    error = IndexError(
+        f"{error}{where}; this is known when the run is complete: results computed from it are wrong, and parameters and other "
+        "tensors that the run wrote to have their new values"
+    )
     error.results = ()  # type: ignore[attr-defined]  # the run is complete, as after an interrupt
     return error
 

@@ -15,10 +15,11 @@ from lezero.graph.node import Graph, show
 from lezero.hal import registry
 from lezero.passes.pipeline import restructure
 from lezero.runtime import run
-from lezero.runtime.figures import Figures, byte_count, restructured, size, unfused
+from lezero.runtime.figures import Figures, byte_count, operations, restructured, size, unfused
 from lezero.runtime.inputs import default_generator
 from lezero.runtime.jit import Jitted
 from lezero.runtime.recorder import STATE, Handle, Recording
+from lezero.switched import switched
 
 
 class ExplainError(RuntimeError):
@@ -87,7 +88,7 @@ class Explanation:
         lines: list[str] = []
         last = 0
         for name, graph in self.passes:
-            counts = Counter(n.op.name for n in graph.nodes() if not n.op.is_leaf)
+            counts = Counter(n.op.name for n in operations(graph))
             total = sum(counts.values())
             most = ", ".join(f"{n} {op}" for op, n in counts.most_common(6))
             change = f"{total - last:+d}" if lines else ""
@@ -114,8 +115,7 @@ class Explanation:
             "before": vars(self.before),
             "after": None if self.after is None else vars(self.after),
             "passes": [
-                {"name": n, "operations": dict(Counter(x.op.name for x in g.nodes() if not x.op.is_leaf))}
-                for n, g in self.passes
+                {"name": n, "operations": dict(Counter(x.op.name for x in operations(g)))} for n, g in self.passes
             ],
             "kernels": [vars(k) for k in self.kernels],
             "refused": [{"operation": n, "kernel": g, "reason": why} for n, g, why in self.refused],
@@ -153,7 +153,7 @@ def explain(function: Callable, *inputs: Any, backward: bool = False, **options:
     if isinstance(function, Jitted):
         function = inspect.unwrap(function)
     name = getattr(function, "__name__", type(function).__name__)
-    with _recorded_only(name) as (rec, old):
+    with switched(STATE, "capture", STATE.capture), _recorded_only(name) as (rec, old):
         result = function(*inputs, **options)
         if backward:
             (result if result.numel() == 1 else result.sum()).backward()
@@ -173,9 +173,7 @@ def explain(function: Callable, *inputs: Any, backward: bool = False, **options:
         bindings = list(rec.bindings)
         passes = [("recorded", plan.graph)]
         restructure(plan.graph, lambda n, g: passes.append((n, g)))
-        explanation = Explanation(
-            name, unfused(plan.graph, rec.count), restructured(plan.program, bindings), passes, held=held
-        )
+        explanation = Explanation(name, unfused(plan.graph), restructured(plan.program, bindings), passes, held=held)
         schedule = getattr(plan.program, "schedule", None)
         if schedule is not None:
             explanation.kernels = [_kernel(steps, bindings) for steps in schedule.steps]
@@ -225,6 +223,9 @@ class _Watch:
         pass
 
     def saw_optimizer(self, optimizer: Any) -> None:
+        pass
+
+    def uses_grad(self, t: Handle, read: bool = True) -> None:
         pass
 
     def before_write(self, t: Handle) -> None:

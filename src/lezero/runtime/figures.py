@@ -29,6 +29,11 @@ _FREE = frozenset(
 """Operations that no framework spends a kernel on."""
 
 
+def operations(graph: Graph) -> list[Node]:
+    """The nodes that compute something: neither inputs nor constants."""
+    return [n for n in graph.nodes() if not n.op.is_leaf and n.op.name != "constant"]
+
+
 def size(node: Node, bindings: Sequence[int] = ()) -> int:
     """Bytes of a node's value; with `bindings`, for those values of its symbols."""
     shape = node.shape
@@ -37,7 +42,7 @@ def size(node: Node, bindings: Sequence[int] = ()) -> int:
     return int(prod(map(int, shape))) * node.dtype.itemsize
 
 
-def unfused(graph: Graph, operations: int) -> Figures:
+def unfused(graph: Graph) -> Figures:
     """One kernel for each operation as recorded, every result stored until its last reader is done: the usual eager run."""
     nodes = sorted((n for n in graph.nodes() if not n.op.is_leaf), key=lambda n: n.index)
     memory: dict[Node, Node] = {}  # views lie in the memory of what they are views of
@@ -56,7 +61,7 @@ def unfused(graph: Graph, operations: int) -> Figures:
     for n in graph.outputs:
         last[memory.get(n, n)] = len(nodes)
     lives = [Interval(n, size(n), at, last.get(n, at)) for n, at in first.items()]
-    return Figures(operations, kernels, moved, alive_peak(lives))
+    return Figures(len(operations(graph)), kernels, moved, alive_peak(lives))
 
 
 def restructured(program: Any, bindings: Sequence[int]) -> Figures | None:
@@ -67,9 +72,12 @@ def restructured(program: Any, bindings: Sequence[int]) -> Figures | None:
     instance = schedule.instantiate(bindings)
     graph = schedule.graph
     fresh = sum(size(n, bindings) for n in graph.outputs if n not in schedule.reused)
-    operations = sum(not n.op.is_leaf for n in graph.nodes())
     return Figures(
-        operations, schedule.kernels, instance.moved_bytes, instance.arena_bytes + fresh, instance.arena_bytes
+        len(operations(graph)),
+        schedule.kernels,
+        instance.moved_bytes,
+        instance.arena_bytes + fresh,
+        instance.arena_bytes,
     )
 
 

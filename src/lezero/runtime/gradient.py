@@ -304,7 +304,10 @@ def backward(root: Handle, gradient: Any = None, retain_graph: bool | None = Non
 def accumulate(roots: Sequence[Handle], seeds: Sequence[Any], create_graph: bool, retain: bool) -> None:
     """Add what reaches variables from `roots` to their ``grad``."""
     reached, _ = gradients(roots, seeds, create_graph=create_graph, retain_graph=retain)
+    capture = STATE.capture
     for t, dy in reached.values():
+        if capture is not None:
+            capture.uses_grad(t)
         if t._grad is None:
             t._grad = dy
         elif create_graph:
@@ -329,15 +332,18 @@ def replayed_gradients(rec: Recording, root: Node, variables: list[Handle], reta
             if path is not None:
                 effects = [(n, t._grad._node) for n, t in rec.variables.items() if t._grad is not None]
                 every = (*guards, *(g for n in path for g in n.guards))
-                if start.replays is None:
-                    start.replays = {}
-                start.replays[key] = (rec.tail, rec.count - count, effects, every)
+                if table is None:
+                    table = start.replays = start.replays or {}
+                table[key] = (rec.tail, rec.count - count, effects, every)
         return True
     end, count, effects, guards = learned
     if not all(dims.holds(g, rec.bindings) for g in guards):
         return None
     for leaf, node in effects:
-        rec.variables[leaf]._grad = handle_of(rec, node)
+        t = rec.variables[leaf]
+        if STATE.capture is not None:
+            STATE.capture.uses_grad(t)
+        t._grad = handle_of(rec, node)
     rec.tail = end
     rec.count += count
     if not retain:

@@ -7,8 +7,8 @@ the difference is.  From the third call on the function is not called any more.
 Read at every call: tensor arguments, the values of all other tensors the function touched, hyper-parameters, seeds.
 Guarded (a change records a new variant): structure, shapes and dtypes of arguments, other Python arguments, the gradient
 mode, ``training`` of modules that were called and which tensors are their parameters and buffers, what decides an optimizer's
-operations (its state's tensors, its flags, which hyper-parameters are zero), and whether parameters had gradients if that
-mattered.
+operations (its state's tensors, its flags, which hyper-parameters are zero), and which of the gradients it looks at were
+there when it was called.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import functools
 import sys
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from operator import is_
 from typing import Any
-from weakref import ref
+from weakref import finalize, ref
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from lezero.hal.buffer import Buffer
 from lezero.hal.references import others
 from lezero.runtime import recorder
 from lezero.runtime.bounds import Check
-from lezero.runtime.recorder import STATE, Handle, Recording
+from lezero.runtime.recorder import STATE, Handle, Recording, Root
 from lezero.runtime.replay import between
 from lezero.runtime.run import Ran, run_recording
 from lezero.runtime.steady import Steady
@@ -52,6 +52,7 @@ class Capture:
         self.modules: dict[int, Any] = {}
         self.optimizers: dict[int, Any] = {}
         self.saved: list[tuple[Handle, tuple]] = []
+        self.grads: dict[int, tuple[Handle, Handle | None, bool]] = {}
 
     def refuse(self, why: str = "a value is read (by .item(), .numpy(), printing, or an `if` on a tensor)") -> None:
         """Something that needs a run."""
@@ -70,6 +71,13 @@ class Capture:
 
     def saw_optimizer(self, optimizer: Any) -> None:
         self.optimizers[id(optimizer)] = optimizer
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                self.uses_grad(p)
+
+    def uses_grad(self, t: Handle, read: bool = True) -> None:
+        """The ``grad`` of `t` is about to be read or set: note what it was when the function was called, and which came first."""
+        self.grads.setdefault(id(t), (t, t._grad, read))
 
     def before_write(self, t: Handle) -> None:
         """Keep what a handle stood for, to put back if the function raises."""
@@ -78,6 +86,8 @@ class Capture:
     def undo(self) -> None:
         for t, (rec, node, buffer, history, shape) in reversed(self.saved):
             t._rec, t._node, t._buffer, t._history, t._shape = rec, node, buffer, history, shape
+        for t, grad, _ in self.grads.values():
+            t._grad = grad
 
 
 def _user_line() -> str:
@@ -91,7 +101,12 @@ def _user_line() -> str:
 
 
 Source = Any
-"""Where a leaf's value comes from: the position of an argument, a handle, a function giving a number, a number or a constant."""
+"""Where a leaf's value comes from: the position of an argument, a handle, what is the ``grad`` of one of these, a function
+giving a number, a number or a constant."""
+
+
+class GradOf(tuple):
+    """(source,): the tensor that is another one's ``grad`` when the function is called."""
 
 
 class Number(tuple):
@@ -104,10 +119,13 @@ class Variant:
     parts, tensors : where the called modules keep their parameters and buffers, and which those are
     leaves, written, grads, variables : nodes and what they stand for: the recording's inputs, the handles it pointed
         elsewhere, the handles whose ``grad`` it set, and those gradients may be asked for later
+    read_grads : the handles whose ``grad`` it looks at before it sets it; found_grads : which those were at the last call;
+        grad_keys : what was recorded of them
+    cleared : handles it leaves without a ``grad``
     """
 
-    def __init__(self, rec: Recording, root: Node, capture: Capture, result: Any, arguments: list[Handle]):
-        self.tail = rec.tail
+    def __init__(self, rec: Recording, root: Root, capture: Capture, result: Any, arguments: list[Handle]):
+        self.root, self.tail = root, rec.tail
         self.path = between(root, rec.tail)
         self.count = rec.count
         self.bindings = list(rec.bindings)
@@ -116,10 +134,14 @@ class Variant:
         self.confirmed = False
         places = {id(t): k for k, t in enumerate(arguments)}
 
+        given = {id(grad): t for t, grad, read in capture.grads.values() if read and grad is not None}
+
         def source(t: Handle) -> Source:
+            if id(t) in given and id(t) not in places:
+                return GradOf((places.get(id(given[id(t)]), given[id(t)]),))
             return places.get(id(t), t)
 
-        forgotten = _forgotten(rec, capture)
+        forgotten = _forgotten(rec, capture) - given.keys()
         written: dict[int, Handle] = {}
         for t, before in capture.saved:
             if id(t) not in written and before[0] is not rec and t._rec is rec and id(t) not in forgotten:
@@ -134,17 +156,19 @@ class Variant:
                 value = rec.buffers[k] if id(leaf) in forgotten else source(leaf)
             self.leaves.append((node, value))
         self.variables = [(node, source(t)) for node, t in rec.variables.items()]
-        trained = _parameters(rec)
+        touched = [(t, source(t), grad, read) for t, grad, read in capture.grads.values()]
         self.grads = [
-            (t._grad._node, source(t))
-            for t in trained
+            (t._grad._node, at)
+            for t, at, _, _ in touched
             if t._grad is not None and t._grad._rec is rec and id(t._grad) not in written
         ]
-        imported = {id(t) for t in rec.leaf_handles if t is not None}
-        self.read_grads = [(t, t._grad) for t in trained if id(t._grad) in imported and id(t) not in places]
-        read = {id(t) for t, _ in self.read_grads}
-        self.unread_grads = [t for t in trained if id(t) not in read and id(t) not in places]
-        self.fresh_grads = [k for _, k in self.grads if type(k) is int]
+        self.grads.sort(key=lambda item: item[0].index)  # in which order they were set depends on the walk
+        self.cleared = [at for t, at, _, _ in touched if t._grad is None]
+        looked_at = [(at, grad) for _, at, grad, read in touched if read]
+        self.read_grads = [at for at, _ in looked_at]
+        self.found_grads = _references([grad for _, grad in looked_at])
+        self.grad_keys = [_grad_key(grad) for _, grad in looked_at]
+        self.by_handle = not any(type(at) is int for at in self.read_grads)
         self.result = _map(result, lambda t: _Result(t, rec, places, written))
         self.modules = list(capture.modules.values())
         self.training = [m.training for m in self.modules]
@@ -160,19 +184,27 @@ class Variant:
         self.tracked, self.tracks = [t for t, _ in tracked], [tracks for _, tracks in tracked]
         self.plan: Any = None  # that of the last run
         self.steady: Steady | None = None
+        self.again = False  # whether it finds the gradients of the last call
 
-    def fits(self, watch_grads: bool, arguments: list[Handle]) -> bool:
-        """Whether modules are in the modes they were in, parameters frozen or not as they were, and (where that matters)
-        gradients there or not."""
+    def fits(self, arguments: list[Handle]) -> bool:
+        """Whether modules are in the modes they were in, parameters frozen or not as they were, and gradients it looks at
+        there or not."""
         return (
             [m.training for m in self.modules] == self.training
             and all(map(is_, [d.get(name) for d, name in self.parts], self.tensors))
             and [o._structure() for o in self.optimizers] == self.structures
             and [t._requires_grad or t._history is not None for t in self.tracked] == self.tracks
-            and all(t._grad is grad for t, grad in self.read_grads)
-            and all(arguments[k]._grad is None for k in self.fresh_grads)
-            and not (watch_grads and any(t._grad is not None for t in self.unread_grads))
+            and self._finds_grads(arguments)
         )
+
+    def _finds_grads(self, arguments: list[Handle]) -> bool:
+        """Whether gradients it looks at are there as they were; notes whether they are those of the last call."""
+        readers = self.read_grads if self.by_handle else [_found(at, arguments) for at in self.read_grads]
+        now = [t._grad for t in readers]
+        if [g is None for g in now] != [key is None for key in self.grad_keys]:
+            return False
+        self.again = all(map(is_, now, [r and r() for r in self.found_grads]))
+        return self.again or list(map(_grad_key, now)) == self.grad_keys
 
     def same(self, other: Variant) -> bool:
         def alike(ours: list[tuple[Node, Source]], theirs: list[tuple[Node, Source]]) -> bool:
@@ -185,29 +217,35 @@ class Variant:
             and alike(self.leaves, other.leaves)
             and alike(self.written, other.written)
             and alike(self.grads, other.grads)
+            and {*map(_key, self.cleared)} == {*map(_key, other.cleared)}
         )
 
     def run(self, arguments: list[Handle]) -> Any:
         """Do what was recorded with the values of now."""
         if self.steady is not None:
-            results = self.steady.call(arguments)
+            results = self.steady.call(arguments) if self.again else None
             if results is not None:
+                for at in self.cleared:
+                    _found(at, arguments)._grad = None
                 return _map_results(self.result, None, results, arguments)
             self.steady = None
         state = STATE
         for _, source in self.leaves:
-            t = arguments[source] if type(source) is int else source
+            t = _found(source, arguments)
             if isinstance(t, Handle) and (t._rec is not None or t._buffer is None):
                 _realize(t)
         if state.recording.count or state.recording.leaf_nodes:
             run_recording(state.recording)
         rec = state.recording
         saved: list[tuple] = []
-        grads: list[tuple[Handle, Handle]] = []
+        grads: list[tuple[Handle, Handle | None]] = []
+        entered = [(t, t._grad) for t in (_found(at, arguments) for at in self.read_grads)]
+        self.found_grads = _references([grad for _, grad in entered])
         try:
             self._fill(rec, arguments)
             self._point(rec, arguments, saved)
-            grads += [(arguments[t] if type(t) is int else t, _handle(rec, node)) for node, t in self.grads]
+            grads += [(_found(at, arguments), _handle(rec, node)) for node, at in self.grads]
+            grads += [(_found(at, arguments), None) for at in self.cleared]
             for t, _ in grads:
                 t._grad = None  # the function cleared it, or there was none: its memory is there for the new one
             checks = [
@@ -216,7 +254,7 @@ class Variant:
             rec.checks.extend(checks)
             made: dict[Node, Handle] = {}
             result = _map_results(self.result, rec, made, arguments)
-            rec.tail, rec.count, rec.bindings = self.tail, self.count, list(self.bindings)
+            rec.root, rec.tail, rec.count, rec.bindings = self.root, self.tail, self.count, list(self.bindings)
             ran = run_recording(rec)
         except BaseException as error:
             if not hasattr(error, "results"):  # otherwise an interrupt after which the run was completed
@@ -225,7 +263,7 @@ class Variant:
                         continue  # the run was complete, and it has its new value
                     t._rec, t._node, t._history, t._shape = was_rec, node, history, shape
                     t._buffer = buffer() if type(buffer) is ref else buffer
-                grads.clear()
+                grads[:] = entered
                 state.recording = Recording()
             raise
         finally:
@@ -238,8 +276,7 @@ class Variant:
         """Give a recording the inputs of now."""
         for node, source in self.leaves:
             handle = None
-            if type(source) is int:
-                source = arguments[source]
+            source = _found(source, arguments)
             if isinstance(source, Handle):
                 handle, buffer = source, source._buffer
             elif type(source) is Buffer:
@@ -252,7 +289,7 @@ class Variant:
             rec.leaf_handles.append(handle)
             rec.leaf_nodes.append(node)
         for node, source in self.variables:
-            rec.variables[node] = arguments[source] if type(source) is int else source
+            rec.variables[node] = _found(source, arguments)
         rec.freed.extend(self.freed)
         rec.hooks.update(self.hooks)
 
@@ -260,7 +297,7 @@ class Variant:
         """Point what the function writes to at its new values; what it stood for goes to `saved`, before."""
         inputs = {id(b) for b in rec.buffers}
         for node, source in self.written:
-            t = arguments[source] if type(source) is int else source
+            t = _found(source, arguments)
             before: Any = t._buffer
             if id(before) in inputs:
                 # Weakly, since the run decides by counting references which memory may be taken over; it holds its inputs.
@@ -276,18 +313,23 @@ class Variant:
         self,
         ran: Ran | None,
         arguments: list[Handle],
-        grads: list[tuple[Handle, Handle]],
+        grads: list[tuple[Handle, Handle | None]],
         made: dict[Node, Handle],
         checks: list[Check],
     ) -> None:
-        """Prepare for calls that differ in values only, once two in a row came to the same program."""
+        """Prepare for calls that differ in values only, once two in a row came to the same program and added to the same
+        gradients."""
         before, self.plan = self.plan, None if ran is None else ran.plan
-        if ran is None or ran.plan is not before or any(type(s) is int for _, s in (*self.written, *self.grads)):
+        if ran is None or ran.plan is not before or not self.again:
             return
-        written = [t for _, t in self.written]
-        known = [*written, *[g for _, g in grads], *made.values(), *[h for c in checks for h in (c.low, c.high)]]
-        if Steady.possible(ran, self.leaves, known):
-            self.steady = Steady(ran, self.leaves, arguments, written, grads, made, checks, self.bindings, self.count)
+        if any(type(s) is int for _, s in (*self.written, *self.grads)):
+            return
+        leaves = [(node, _found(at, arguments) if type(at) is GradOf else at) for node, at in self.leaves]
+        written = [_found(t, arguments) for _, t in self.written]
+        new = [(t, g) for t, g in grads if g is not None]
+        known = [*written, *[g for _, g in new], *made.values(), *[h for c in checks for h in (c.low, c.high)]]
+        if Steady.possible(ran, leaves, known):
+            self.steady = Steady(ran, leaves, arguments, written, new, made, checks, self.bindings, self.count)
 
 
 def _forgotten(rec: Recording, capture: Capture) -> set[int]:
@@ -314,8 +356,30 @@ def _realize(t: Handle) -> None:
         run_recording(t._rec, t)
 
 
-def _parameters(rec: Recording) -> list[Handle]:
-    return list({id(t): t for t in rec.variables.values() if t._requires_grad}.values())
+def _found(at: Source, arguments: list[Handle]) -> Any:
+    """What a source stands for in a call with these arguments."""
+    if type(at) is int:
+        return arguments[at]
+    if type(at) is GradOf:
+        return _found(at[0], arguments)._grad
+    return at
+
+
+def _key(at: Source) -> Hashable:
+    """The same for the same source."""
+    return ("argument", at) if type(at) is int else ("grad", _key(at[0])) if type(at) is GradOf else id(at)
+
+
+def _grad_key(grad: Handle | None) -> Any:
+    """What of a gradient decides what is recorded of it."""
+    if grad is None:
+        return None
+    tracks = grad._requires_grad or grad._history is not None
+    return tuple([int(d) for d in grad.shape]), grad.dtype, tracks, grad._dynamic  # type: ignore[attr-defined]
+
+
+def _references(grads: Sequence[Handle | None]) -> list[Any]:
+    return [None if g is None else ref(g) for g in grads]
 
 
 def _same_source(a: Any, b: Any) -> bool:
@@ -325,6 +389,8 @@ def _same_source(a: Any, b: Any) -> bool:
         return _same_array(a[0], b[0])
     if isinstance(a, Buffer) and isinstance(b, Buffer):
         return _same_array(a.array, b.array)
+    if type(a) is GradOf and type(b) is GradOf:
+        return _same_source(a[0], b[0])
     return a is b or (type(a) is int and a == b)
 
 
@@ -418,9 +484,9 @@ class Jitted:
         self._fn = fn
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._variants: OrderedDict[Hashable, Variant] = OrderedDict()
-        self._watch_grads = False
-        self._root = recorder.new_root()  # a trie of its own, so that the lines in messages are this function's
+        self._root = recorder.Root()  # a trie of its own, so that the lines in messages are this function's
         self.reasons: list[str] = []
+        finalize(self, recorder.forget, self._root).atexit = False
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -433,7 +499,7 @@ class Jitted:
         found = None
         for full in reversed(self._variants):
             variant = self._variants[full]
-            if full[0] == key and variant.fits(self._watch_grads, arguments):  # type: ignore[index]
+            if full[0] == key and variant.fits(arguments):  # type: ignore[index]
                 found = full
                 break
         if found is None:
@@ -453,36 +519,35 @@ class Jitted:
                 _realize(t)
         rec = state.recording
         rec.bindings.clear()
-        rec.tail = self._root
+        rec.root = rec.tail = self._root
         capture = Capture(self._name)
-        state.capture = capture
         with _counting:
             recorder.capturing += 1
         try:
+            state.capture = capture
             result = self._fn(*args, **kwargs)
         except BaseException:
+            state.capture = None
             capture.undo()
             state.recording = Recording()
             raise
         finally:
-            state.capture = None
+            state.capture = None  # first, and before any call: an interrupt may come with the next one
             with _counting:
                 recorder.capturing -= 1
         variant = Variant(rec, self._root, capture, result, arguments)
         if before is not None:
             if variant.same(before):
                 before.confirmed = True
-            elif len(variant.read_grads) != len(before.read_grads) and not self._watch_grads:
-                self._watch_grads = True
-                self.reasons.append("gradients were there at one call and not at another")
-                before = None
             else:
                 capture.undo()
                 state.recording = Recording()
                 raise CaptureError(self._difference(before, variant))
         if before is None:
             if self._variants:
-                self.reasons.append(f"variant {len(self._variants) + 1}: other arguments or modes than before")
+                self.reasons.append(
+                    f"variant {len(self._variants) + 1}: other arguments, modes or gradients than before"
+                )
             self._variants[(key, len(self.reasons), id(variant))] = variant
             if len(self._variants) > MAX_VARIANTS:
                 self._variants.popitem(last=False)

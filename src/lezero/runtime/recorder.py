@@ -13,8 +13,7 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -26,6 +25,7 @@ from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
 from lezero.ops.base import LEAF, REGISTRY, Op
 from lezero.runtime.inference import Inferred, Spec, constant_of, infer, leaf_of, scalar_of
+from lezero.switched import switched
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _NOT_USERS = (_PACKAGE, contextlib.__file__, functools.__file__)
@@ -86,11 +86,12 @@ class Recording:
 
     __slots__ = (
         "bindings", "buffers", "bytes", "checks", "count", "failed", "freed", "handles", "held", "hooks", "imported", "leaf_handles",
-        "leaf_nodes", "scalars", "shapes", "tail", "told", "variables",
+        "leaf_nodes", "root", "scalars", "shapes", "tail", "told", "variables",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.tail: Node = _trie_root()
+        self.root = _trie_root()
+        self.tail: Node = self.root
         self.count = 0
         self.bytes = 0
         self.bindings: list[int] = []
@@ -136,29 +137,59 @@ class Recording:
         return shape
 
 
-def new_root() -> Node:
+class Root(Node):
     """Where a trie begins."""
-    return Node(LEAF, (), ("root",), (), as_dtype("float32"))
+
+    __slots__ = ("forgotten",)
+
+    def __init__(self) -> None:
+        super().__init__(LEAF, (), ("root",), (), as_dtype("float32"))
+        self.forgotten = False
 
 
-_root = new_root()
+forgetting: list[Callable[[Root], None]] = []
+"""Called with a trie that no recording will begin in any more."""
+
+
+def forget(root: Root) -> None:
+    """Let go of a trie: of what is compiled for its paths, and of the paths.
+
+    Any tensor with a value refers to the node it was computed as, and would keep the whole trie alive: so the links are cut.
+    A recording that is still in it finds nothing and goes on by itself.
+    """
+    root.forgotten = True
+    for let_go in forgetting:
+        let_go(root)
+    stack: list[Node] = [root]
+    while stack:
+        node = stack.pop()
+        following = node.branches or (() if node.next is None else (node.next,))
+        node.next = node.branches = node.plans = node.replays = None
+        stack.extend(following)
+
+
+_root = Root()
 _trie_size = 0
 trie_resets = 0
 
 
-def _trie_root() -> Node:
-    global _root, _trie_size, trie_resets
+def _trie_root() -> Root:
+    global trie_resets
     if _trie_size > MAX_TRIE_NODES:
-        _root = new_root()
-        _trie_size = 0
+        _new_trie()
         trie_resets += 1
     return _root
 
 
+def _new_trie() -> None:
+    global _root, _trie_size
+    old, _root, _trie_size = _root, Root(), 0
+    forget(old)
+
+
 def start_anew() -> None:
     """Forget the trie; this thread's recording, which is empty, starts in a new one."""
-    global _root, _trie_size
-    _root, _trie_size = new_root(), 0
+    _new_trie()
     STATE.recording = Recording()
 
 
@@ -304,25 +335,20 @@ def extend(tail: Node, found: Inferred, inputs: tuple[Node, ...], grad_mode: boo
     node.next = node.branches = node.plans = node.replays = None
     first = tail.next
     if first is not None:
-        if tail.branches is None:
-            tail.branches = [first]
-        elif len(tail.branches) >= MAX_BRANCHES:
-            del tail.branches[0]
-        tail.branches.append(node)
+        branches = tail.branches
+        if branches is None:
+            branches = tail.branches = [first]
+        elif len(branches) >= MAX_BRANCHES:
+            del branches[0]
+        branches.append(node)
     tail.next = node
     _trie_size += 1
     return node
 
 
-@contextmanager
-def on_line() -> Iterator[None]:
-    """Give everything recorded inside the user's line of now: looked up once."""
-    outer = STATE.site
-    STATE.site = outer or _user_site()
-    try:
-        yield
-    finally:
-        STATE.site = outer
+def on_line() -> switched:
+    """Context: give everything recorded inside the user's line of now, looked up once."""
+    return switched(STATE, "site", STATE.site or _user_site())
 
 
 _ours: dict[Any, bool] = {}  # code object -> whether it belongs to this package

@@ -20,7 +20,7 @@ from lezero.graph import dim as dims
 from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
 from lezero.runtime import recorder
-from lezero.runtime.recorder import STATE, Handle, Recording
+from lezero.runtime.recorder import STATE, Handle, Recording, Root
 
 MAX_SEGMENTS = 32
 """Segments remembered in one table."""
@@ -29,10 +29,11 @@ MAX_SEGMENTS = 32
 class Segment:
     """What a function did to a recording (see the module)."""
 
-    __slots__ = ("adopted", "count", "end", "guards", "imports", "places", "symbols")
+    __slots__ = ("adopted", "count", "end", "guards", "imports", "places", "root", "symbols")
 
     def __init__(
         self,
+        root: Root,
         end: Node,
         count: int,
         places: list[Node | None],
@@ -41,7 +42,7 @@ class Segment:
         guards: tuple,
         symbols: int,
     ):
-        self.end, self.count, self.places, self.imports = end, count, places, imports
+        self.root, self.end, self.count, self.places, self.imports = root, end, count, places, imports
         self.adopted, self.guards, self.symbols = adopted, guards, symbols
 
     def fits(self, rec: Recording, reads: Sequence[Handle]) -> bool:
@@ -159,6 +160,8 @@ def replayed(table: dict[Any, Segment], key: Hashable, fn: Callable[[], Any], re
         return result
     segment = _learn(rec, start, count, leaves, made, scalars, adopted, places, reads, tuple(guards))
     if segment is not None:
+        for known in [k for k, s in table.items() if s.root.forgotten]:
+            del table[known]
         if len(table) >= MAX_SEGMENTS:
             table.clear()
         table[start, key] = segment
@@ -208,7 +211,9 @@ def _learn(
         return None
     node_guards = [g for node in path if node.guards for g in node.guards]
     ends = [(ref(t), t._node) for t in final.values()]
-    return Segment(rec.tail, rec.count - count, places, imports, ends, (*guards, *node_guards), len(rec.bindings))
+    return Segment(
+        rec.root, rec.tail, rec.count - count, places, imports, ends, (*guards, *node_guards), len(rec.bindings)
+    )
 
 
 def between(start: Node, end: Node) -> list[Node] | None:

@@ -24,7 +24,7 @@ from lezero.hal import registry
 from lezero.hal.buffer import Buffer
 from lezero.hal.references import held_once, others
 from lezero.runtime import bounds, failed, inference, recorder
-from lezero.runtime.recorder import STATE, Handle, Recording
+from lezero.runtime.recorder import STATE, Handle, Recording, Root
 
 MAX_PLANS = 512
 """Compiled programs kept; the least recently used goes first."""
@@ -86,14 +86,14 @@ class Statistics:
     nodes: int = 0
     plans_built: int = 0
     plan_evictions: int = 0
-    last: tuple[Plan, list[int], int] | None = None  # plan, extents and operations of the last run
+    last: tuple[Plan, list[int]] | None = None  # plan and extents of the last run
 
     def note(self, plan: Plan, bindings: list[int], count: int) -> None:
         """A run of `plan`, with these extents, for so many recorded operations."""
         plan.runs += 1
         self.runs += 1
         self.nodes += count
-        self.last = (plan, bindings, count)
+        self.last = (plan, bindings)
 
 
 statistics = Statistics()
@@ -212,12 +212,13 @@ def _compute(rec: Recording, handles: Sequence[Handle], donate: bool) -> Ran:
     plan = _plans.get(key)
     if plan is None:
         plan = _build(rec, ending, donated, backend)
-        _plans[key] = plan
+        if not rec.root.forgotten:
+            _plans[key] = plan
         while len(_plans) > MAX_PLANS:
             _plans.popitem(last=False)
             statistics.plan_evictions += 1
     else:
-        _plans.move_to_end(key)
+        _plans[key] = _plans.pop(key, plan)  # to the end
     inputs = [rec.buffers[i] for i in plan.leaves]
     gone = [k for k, i in enumerate(plan.leaves) if i in donated]
     interrupt = results = None
@@ -258,12 +259,30 @@ def dynamic(node: Node) -> tuple[int, ...]:
     return tuple([i for i, d in enumerate(node.shape) if type(d) is Dim])
 
 
+class Goal:
+    """What is computed in a trie, whichever handles stand for it; its identity is what counts."""
+
+    __slots__ = ("root",)
+
+    def __init__(self, root: Root):
+        self.root = root
+
+
+def _forget_plans(root: Root) -> None:
+    for key in list(_plans):
+        if key[0].root is root:
+            _plans.pop(key, None)
+
+
+recorder.forgetting.append(_forget_plans)
+
+
 class Ending:
     """What follows from where a recording ended and which of its values are alive; found again when it repeats.
 
     outputs : the nodes to compute
     waiting : those a gradient may still be asked for
-    goal : the same object for all endings of a trace that compute the same, whichever handles stand for it
+    goal : the same for all endings of a trace that compute the same
     positions, dynamic, fates : for each live handle its output, its axes with symbolic extents, and what becomes of its
         history (None, FREED, or "past")
     """
@@ -278,7 +297,7 @@ class Ending:
         if not freed.issuperset(tracked):  # most often what is left is the loss itself
             freed.update(reachable(rec.freed))
         self.waiting = tuple([n for n in tracked if n not in freed])
-        self.goal: object = object()
+        self.goal = Goal(rec.root)
         waiting = set(self.waiting)
         self.positions = [place[n] for n in nodes]
         self.dynamic = [dynamic(n) if n.found.spec.symbolic else () for n in nodes]
@@ -289,18 +308,19 @@ def _ending(rec: Recording, handles: Sequence[Handle]) -> Ending:
     nodes = [h._node for h in handles]
     key = (tuple(nodes), tuple(rec.freed))
     tail = rec.tail
-    if tail.plans is None:
-        tail.plans = {}
-    ending = tail.plans.get(key)
+    plans = tail.plans
+    if plans is None:
+        plans = tail.plans = {}
+    ending = plans.get(key)
     if ending is None:
         ending = Ending(rec, nodes)
-        for other in tail.plans.values():
+        for other in plans.values():
             if other.outputs == ending.outputs and other.waiting == ending.waiting:
                 ending.goal = other.goal
                 break
-        if len(tail.plans) >= 32:
-            tail.plans.clear()
-        tail.plans[key] = ending
+        if len(plans) >= 32:
+            plans.clear()
+        plans[key] = ending
     return ending
 
 
@@ -408,8 +428,8 @@ def _last_run() -> dict[str, Any]:
 
     if statistics.last is None:
         return {}
-    plan, bindings, count = statistics.last
-    before, after = unfused(plan.graph.at(bindings), count), restructured(plan.program, bindings)
+    plan, bindings = statistics.last
+    before, after = unfused(plan.graph.at(bindings)), restructured(plan.program, bindings)
     return {"recorded": vars(before), "restructured": None if after is None else vars(after)}
 
 

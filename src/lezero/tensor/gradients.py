@@ -100,12 +100,16 @@ class Gradients(Core):
     @property
     def grad(self) -> Tensor | None:
         """The gradient accumulated by ``backward()``, or None."""
+        if recorder.capturing and STATE.capture is not None:
+            STATE.capture.uses_grad(self)
         return self._grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is not None and tuple(value.shape) != tuple(self.shape):
             raise ValueError(f"grad: shape {tuple(value.shape)} does not fit the tensor's {tuple(self.shape)}")
+        if recorder.capturing and STATE.capture is not None:
+            STATE.capture.uses_grad(self, read=False)
         self._grad = value
 
     def backward(

@@ -7,33 +7,30 @@ from collections.abc import Callable
 from typing import Any
 
 from lezero.runtime.recorder import STATE
+from lezero.switched import switched
 
 
-class set_grad_enabled(contextlib.ContextDecorator):
+class set_grad_enabled(switched, contextlib.ContextDecorator):
     """Whether gradients can be asked for of what is recorded: from the call on, or as a context or decorator."""
 
     def __init__(self, mode: bool):
-        self._before, self._mode = STATE.grad_mode, bool(mode)
-        STATE.grad_mode = self._mode
+        super().__init__(STATE, "grad_mode", bool(mode))
+        self._before = STATE.grad_mode
+        STATE.grad_mode = self.value
 
     def __enter__(self) -> None:
-        STATE.grad_mode = self._mode
+        super().__enter__()
+        _, outer = self.outer
+        self.outer = self._before, outer
 
-    def __exit__(self, *error: Any) -> None:
-        STATE.grad_mode = self._before
 
-
-class no_grad(contextlib.ContextDecorator):
+class no_grad(switched, contextlib.ContextDecorator):
     """Context and decorator: what is computed inside does not track gradients."""
 
     _mode = False
 
-    def __enter__(self) -> None:
-        self._stack = [*getattr(self, "_stack", ()), STATE.grad_mode]
-        STATE.grad_mode = self._mode
-
-    def __exit__(self, *error: Any) -> None:
-        STATE.grad_mode = self._stack.pop()
+    def __init__(self) -> None:
+        super().__init__(STATE, "grad_mode", self._mode)
 
     def _recreate_cm(self) -> Any:
         return type(self)()
@@ -53,6 +50,7 @@ class inference_mode(no_grad):
 
     def __init__(self, mode: bool = True):
         self._mode = not mode
+        super().__init__()
 
 
 def is_grad_enabled() -> bool:

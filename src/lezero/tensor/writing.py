@@ -33,6 +33,11 @@ class Writing(Core):
 
     def _set(self, value: Any) -> Self:
         """Point this handle at `value`, broadcast and cast to what it is now."""
+        assign(self, self._fitted(value, tuple(self.shape)))
+        return self
+
+    def _fitted(self, value: Any, shape: tuple[int, ...]) -> Any:
+        """`value` with this tensor's dtype and a shape, to be written."""
         if not isinstance(value, Core):
             value = record(OPS["full"], (), ((), value, self.dtype))
         if value.dtype is not self.dtype:
@@ -43,12 +48,11 @@ class Writing(Core):
                     f"an in-place result of dtype {value.dtype.name} cannot be stored in {self.dtype.name}"
                 )
             value = value._cast(self.dtype)
-        if tuple(value.shape) != tuple(self.shape):
-            if broadcast_shapes("in-place write", value.shape, self.shape) != tuple(self.shape):
-                raise RuntimeError(f"in-place: shape {tuple(value.shape)} does not fit into {tuple(self.shape)}")
-            value = record(OPS["expand"], (value,), (tuple(self.shape),))
-        assign(self, value)
-        return self
+        if tuple(value.shape) != shape:
+            if broadcast_shapes("in-place write", value.shape, shape) != shape:
+                raise RuntimeError(f"in-place: shape {tuple(value.shape)} does not fit into {shape}")
+            value = record(OPS["expand"], (value,), (shape,))
+        return value
 
     def copy_(self, source: Any) -> Self:
         """Overwrite with `source`, broadcast and cast."""

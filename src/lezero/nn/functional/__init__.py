@@ -1,5 +1,6 @@
 """The functions behind the layers, with PyTorch's names and arguments."""
 
+from lezero.misspelt import suggest_names
 from lezero.nn.functional.activation import (
     celu,
     elu,
@@ -159,3 +160,5 @@ __all__ = [
     "threshold",
     "triplet_margin_loss",
 ]
+
+suggest_names(__name__)

@@ -9,7 +9,7 @@ from lezero.graph.dtype import float64
 from lezero.ops import creation, movement, normalization
 from lezero.ops.arithmetic import lerp
 from lezero.runtime import scalar_input
-from lezero.runtime.recorder import assign, record
+from lezero.runtime.recorder import STATE, assign, record
 from lezero.tensor import Tensor, no_grad
 
 
@@ -51,11 +51,14 @@ def batch_norm(
         raise ValueError(f"batch_norm: more than one value per channel is needed in training, got shape {tuple(shape)}")
     y = record(normalization.batch_norm, _affine_operands(input, weight, bias), (1, eps))
     if running_mean is not None or running_var is not None:
-        with no_grad():
+        grad_mode, STATE.grad_mode = STATE.grad_mode, False  # spelled out: no_grad() would take 15 % of the whole call
+        try:
             if running_mean is not None:
                 _move(running_mean, record(normalization.batch_mean, (input,), (1,)), momentum)
             if running_var is not None:
                 _move(running_var, record(normalization.batch_var, (input,), (1, 1)), momentum)
+        finally:
+            STATE.grad_mode = grad_mode
     return y
 
 

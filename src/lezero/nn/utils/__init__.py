@@ -1,5 +1,6 @@
 """Helpers around modules and their parameters."""
 
+from lezero.misspelt import suggest_names
 from lezero.nn.utils import parametrizations, parametrize
 from lezero.nn.utils.clip_grad import clip_grad_norm_, clip_grad_value_, get_total_norm
 from lezero.nn.utils.convert_parameters import parameters_to_vector, vector_to_parameters
@@ -15,3 +16,5 @@ __all__ = [
     "summary",
     "vector_to_parameters",
 ]
+
+suggest_names(__name__)

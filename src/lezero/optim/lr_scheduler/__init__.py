@@ -5,6 +5,7 @@ the rate they find (not on a formula of the step), hence they chain, and a rate 
 formulas are those of PyTorch's schedulers of the same names.
 """
 
+from lezero.misspelt import suggest_names
 from lezero.optim.lr_scheduler.base import LRScheduler
 from lezero.optim.lr_scheduler.chained import ChainedScheduler, SequentialLR
 from lezero.optim.lr_scheduler.one_cycle import OneCycleLR
@@ -41,3 +42,5 @@ __all__ = [
     "StepLR",
     "WarmupLR",
 ]
+
+suggest_names(__name__)
