@@ -85,6 +85,7 @@ from lezero.nn.shape import (
     ReplicationPad1d,
     ReplicationPad2d,
     Unflatten,
+    Upsample,
     ZeroPad1d,
     ZeroPad2d,
 )
@@ -180,6 +181,7 @@ __all__ = [
     "Threshold",
     "TripletMarginLoss",
     "Unflatten",
+    "Upsample",
     "ZeroPad1d",
     "ZeroPad2d",
     "functional",
