@@ -317,6 +317,36 @@ def test_multihead_self_attention_is_one_product_and_takes_no_batch():
     close(mine.grad, other.grad)
 
 
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize(
+    "batch_first, activation, bias", [(True, "gelu", True), (False, "relu", True), (True, "relu", False)]
+)
+def test_transformer_encoder(norm_first, batch_first, activation, bias):
+    options = {"norm_first": norm_first, "batch_first": batch_first, "activation": activation, "bias": bias}
+    ours, theirs = twin("TransformerEncoderLayer", 8, 2, 12, dropout=0.0, layer_norm_eps=1e-3, **options)
+    x = normal(3, 5, 8) if batch_first else normal(5, 3, 8)
+    same(ours, theirs, x, tolerance=1e-9)
+    causal, padding = np.triu(np.ones((5, 5), bool), 1), np.array([[False] * 5, [False] * 3 + [True] * 2, [False] * 5])
+    masks = {"src_mask": causal, "src_key_padding_mask": padding}
+    y = ours(tensor(x), **{k: tensor(m) for k, m in masks.items()})
+    close(y, theirs(torch.tensor(x), **{k: torch.tensor(m) for k, m in masks.items()}), 1e-9)
+    close(ours(tensor(x), is_causal=True), theirs(torch.tensor(x), torch.tensor(causal), is_causal=True), 1e-9)
+
+
+def test_transformer_encoder_of_several_layers():
+    layer, reference = nn.TransformerEncoderLayer(8, 2, 12, 0.0), torch.nn.TransformerEncoderLayer(8, 2, 12, 0.0)
+    ours = nn.TransformerEncoder(layer, 3, nn.LayerNorm(8)).double()
+    theirs = torch.nn.TransformerEncoder(reference, 3, torch.nn.LayerNorm(8), enable_nested_tensor=False).double()
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    drawn = {k: torch.from_numpy(normal(*v.shape)) for k, v in theirs.state_dict().items()}
+    theirs.load_state_dict(drawn)
+    ours.load_state_dict({k: v.numpy() for k, v in drawn.items()})
+    same(ours, theirs, normal(5, 3, 8), tolerance=1e-9)
+    assert nn.TransformerEncoder(layer, 2).layers[0].linear1.weight is not layer.linear1.weight
+    with pytest.raises(ValueError, match=r"activation.*'swish'"):
+        nn.TransformerEncoderLayer(8, 2, activation="swish")
+
+
 def attention_with(options, functional, make):
     options = {n: make(x) if isinstance(x, np.ndarray) else x for n, x in options.items()}
     return lambda *qkv: functional.scaled_dot_product_attention(*qkv, **options)

@@ -89,6 +89,7 @@ from lezero.nn.shape import (
     ZeroPad1d,
     ZeroPad2d,
 )
+from lezero.nn.transformer import TransformerEncoder, TransformerEncoderLayer
 
 __all__ = [
     "CELU",
@@ -179,6 +180,8 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "TripletMarginLoss",
     "Unflatten",
     "Upsample",
