@@ -2,6 +2,8 @@
 
 import hashlib
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -245,6 +247,23 @@ def test_unet_has_the_sizes_of_the_implementation_it_is_named_after(undrawn):
         bilinear: sum(p.numel() for p in models.unet(bilinear=bilinear).parameters()) for bilinear in (False, True)
     }
     assert sizes == {False: 31_037_698, True: 17_263_042}
+
+
+MAKING = """
+from pathlib import Path
+from lezero import models
+
+peak = lambda: int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
+before = peak()
+net = models.bert_base_for_masked_lm()
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak is read from /proc")
+def test_a_large_model_takes_no_memory_before_its_values_are_drawn():
+    done = subprocess.run([sys.executable, "-c", MAKING], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 60  # MiB; the word embeddings alone are 89
 
 
 def test_making_a_model_runs_nothing():
