@@ -51,7 +51,7 @@ def test_values_and_gradients_are_pytorchs(case):
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
-@pytest.mark.parametrize("extents", [(7, 301), (97, 4096), (4096, 97), (301, 7), (49, 2401)])
+@pytest.mark.parametrize("extents", [(7, 301), (97, 4096), (4096, 97), (301, 7), (49, 2401), (7, 287), (56, 112)])
 def test_which_element_is_nearest_is_decided_as_in_pytorch(mode, extents):
     x = np.arange(extents[0], dtype=np.float32)[None, None]
     ours = F.interpolate(lz.tensor(x), extents[1], mode=mode).numpy()
