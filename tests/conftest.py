@@ -54,6 +54,15 @@ def same_random_numbers_in_every_test() -> None:
     np.random.seed(0)
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Initial values of models stay zero: those of a large model that is dropped would all be drawn at the next run."""
+    from lezero.nn import init
+
+    for name in ("uniform_", "normal_", "trunc_normal_", "kaiming_normal_", "xavier_uniform_"):
+        monkeypatch.setattr(init, name, lambda t, *args, **kwargs: t)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is slow, unless marks were chosen on the command line, and what belongs to other parts."""
     chosen = items if config.getoption("-m") else [item for item in items if not item.get_closest_marker("slow")]

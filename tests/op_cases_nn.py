@@ -111,6 +111,27 @@ def _(draw, extent, array):
     return [array(*x), array(*w), array(w[0])], geometry
 
 
+def _resampled(draw, extent):
+    mode = one_of(draw, "linear", "corners", "nearest", "nearest-exact")
+    n, size = extent(1, 9), extent(1, 9)
+    step = n / size
+    if mode == "corners":
+        step = (n - 1) / (size - 1) if size > 1 else 0.0
+    return n, {"axis": 1, "size": size, "mode": mode, "step": step}
+
+
+@add("resample")
+def _(draw, extent, array):
+    n, attrs = _resampled(draw, extent)
+    return [array(extent(0), n, extent())], attrs
+
+
+@add("resample_grad")
+def _(draw, extent, array):
+    n, attrs = _resampled(draw, extent)
+    return [array(extent(0), attrs["size"], extent())], {"extent": n, **attrs}
+
+
 # -- pooling --------------------------------------------------------------------------------------------------
 
 

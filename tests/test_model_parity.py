@@ -15,6 +15,8 @@ from lezero.nn import functional as F
 
 torch = pytest.importorskip("torch")
 
+import model_twins as twins  # noqa: E402
+
 
 class BenchmarkLeNet(nn.Module):
     """The network of the benchmarks: five layers, ReLU, max pooling."""
@@ -43,43 +45,14 @@ class TorchLeNet(torch.nn.Module):
         return self.l3(f.relu(self.l2(f.relu(self.l1(x)))))
 
 
-class TorchBlock(torch.nn.Module):
-    def __init__(self, channels, out, stride):
-        super().__init__()
-        self.conv1 = torch.nn.Conv2d(channels, out, 3, stride, 1, bias=False)
-        self.bn1 = torch.nn.BatchNorm2d(out)
-        self.conv2 = torch.nn.Conv2d(out, out, 3, 1, 1, bias=False)
-        self.bn2 = torch.nn.BatchNorm2d(out)
-        self.downsample = None
-        if stride != 1:
-            shortcut = torch.nn.Conv2d(channels, out, 1, stride, bias=False)
-            self.downsample = torch.nn.Sequential(shortcut, torch.nn.BatchNorm2d(out))
-
-    def forward(self, x):
-        y = torch.relu(self.bn1(self.conv1(x)))
-        return torch.relu(self.bn2(self.conv2(y)) + (x if self.downsample is None else self.downsample(x)))
-
-
-class TorchResNet18(torch.nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.conv1, self.bn1 = torch.nn.Conv2d(3, 64, 7, 2, 3, bias=False), torch.nn.BatchNorm2d(64)
-        channels = 64
-        for i, out in enumerate((64, 128, 256, 512)):
-            blocks = TorchBlock(channels, out, 1 if i == 0 else 2), TorchBlock(out, out, 1)
-            setattr(self, f"layer{i + 1}", torch.nn.Sequential(*blocks))
-            channels = out
-        self.fc = torch.nn.Linear(512, classes)
-
-    def forward(self, x):
-        x = torch.nn.functional.max_pool2d(torch.relu(self.bn1(self.conv1(x))), 3, 2, 1)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(x.mean((2, 3)))
-
-
 NETWORKS = {
     "lenet": (BenchmarkLeNet, TorchLeNet, (8, 1, 28, 28), 10),
-    "resnet18": (lambda: models.resnet18(num_classes=7), lambda: TorchResNet18(7), (4, 3, 64, 64), 7),
+    "resnet18": (
+        lambda: models.resnet18(num_classes=7),
+        lambda: twins.ResNet(False, [2, 2, 2, 2], 7),
+        (4, 3, 64, 64),
+        7,
+    ),
 }
 
 

@@ -111,6 +111,24 @@ ONE_INPUT = [
     ("AdaptiveMaxPool2d", (2,), {}, (2, 3, 8, 6)),
     ("Flatten", (), {}, (2, 3, 4)),
     ("Unflatten", (1, (2, 3)), {}, (4, 6, 2)),
+    ("Upsample", ((7, 3),), {}, (2, 3, 4, 5)),
+    ("Upsample", (5,), {"mode": "nearest-exact"}, (2, 3, 11)),
+    ("Upsample", (), {"scale_factor": 3}, (2, 3, 4, 5)),
+    ("Upsample", (), {"scale_factor": (1.7, 0.6)}, (2, 3, 7, 8)),
+    ("Upsample", (), {"scale_factor": 1.7, "mode": "nearest-exact"}, (2, 3, 7)),
+    ("Upsample", (13,), {"mode": "linear"}, (2, 3, 4)),
+    ("Upsample", (), {"scale_factor": 2, "mode": "bilinear"}, (2, 3, 4, 5)),
+    ("Upsample", (), {"scale_factor": 2, "mode": "bilinear", "align_corners": True}, (2, 3, 4, 5)),
+    ("Upsample", ((3, 17),), {"mode": "bilinear"}, (2, 3, 8, 2)),
+    ("Upsample", ((3, 1),), {"mode": "bilinear", "align_corners": True}, (2, 3, 8, 2)),
+    ("Upsample", ((4, 9),), {"mode": "bilinear", "align_corners": True}, (2, 3, 1, 2)),
+    ("Upsample", (), {"scale_factor": (2.3, 0.7), "mode": "bilinear"}, (2, 3, 5, 9)),
+    (
+        "Upsample",
+        (),
+        {"scale_factor": (2.3, 0.7), "mode": "bilinear", "recompute_scale_factor": True},
+        (2, 3, 5, 9),
+    ),
     ("ZeroPad2d", (1,), {}, (2, 3, 4, 5)),
     ("ConstantPad1d", ((1, 2), 3.5), {}, (2, 3, 4)),
     ("ConstantPad2d", ((1, -1, 2, 0), 3.5), {}, (2, 3, 4, 5)),
@@ -297,6 +315,36 @@ def test_multihead_self_attention_is_one_product_and_takes_no_batch():
     close(y, z)
     y.square().sum().backward(), z.square().sum().backward()
     close(mine.grad, other.grad)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize(
+    "batch_first, activation, bias", [(True, "gelu", True), (False, "relu", True), (True, "relu", False)]
+)
+def test_transformer_encoder(norm_first, batch_first, activation, bias):
+    options = {"norm_first": norm_first, "batch_first": batch_first, "activation": activation, "bias": bias}
+    ours, theirs = twin("TransformerEncoderLayer", 8, 2, 12, dropout=0.0, layer_norm_eps=1e-3, **options)
+    x = normal(3, 5, 8) if batch_first else normal(5, 3, 8)
+    same(ours, theirs, x, tolerance=1e-9)
+    causal, padding = np.triu(np.ones((5, 5), bool), 1), np.array([[False] * 5, [False] * 3 + [True] * 2, [False] * 5])
+    masks = {"src_mask": causal, "src_key_padding_mask": padding}
+    y = ours(tensor(x), **{k: tensor(m) for k, m in masks.items()})
+    close(y, theirs(torch.tensor(x), **{k: torch.tensor(m) for k, m in masks.items()}), 1e-9)
+    close(ours(tensor(x), is_causal=True), theirs(torch.tensor(x), torch.tensor(causal), is_causal=True), 1e-9)
+
+
+def test_transformer_encoder_of_several_layers():
+    layer, reference = nn.TransformerEncoderLayer(8, 2, 12, 0.0), torch.nn.TransformerEncoderLayer(8, 2, 12, 0.0)
+    ours = nn.TransformerEncoder(layer, 3, nn.LayerNorm(8)).double()
+    theirs = torch.nn.TransformerEncoder(reference, 3, torch.nn.LayerNorm(8), enable_nested_tensor=False).double()
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    drawn = {k: torch.from_numpy(normal(*v.shape)) for k, v in theirs.state_dict().items()}
+    theirs.load_state_dict(drawn)
+    ours.load_state_dict({k: v.numpy() for k, v in drawn.items()})
+    same(ours, theirs, normal(5, 3, 8), tolerance=1e-9)
+    assert nn.TransformerEncoder(layer, 2).layers[0].linear1.weight is not layer.linear1.weight
+    with pytest.raises(ValueError, match=r"activation.*'swish'"):
+        nn.TransformerEncoderLayer(8, 2, activation="swish")
 
 
 def attention_with(options, functional, make):

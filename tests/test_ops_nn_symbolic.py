@@ -24,6 +24,7 @@ from lezero.ops.matmul import linear, matmul
 from lezero.ops.normalization import batch_norm, batch_var, group_norm, layer_norm, rms_norm
 from lezero.ops.optimizer import adam_param
 from lezero.ops.pooling import adaptive_avg_pool, avg_pool, max_pool
+from lezero.ops.resample import resample
 from lezero.ops.softmax import log_softmax, softmax
 from op_parity import make_leaves, take_apart, track
 
@@ -40,6 +41,8 @@ CASES = {
     "avg_pool": (lambda x: avg_pool(x, kernel=(2, 2), stride=(2, 2), ceil_mode=True), "n3st"),
     "adaptive_avg_pool": (lambda x: adaptive_avg_pool(x, output=(1, 1)), "n3st"),
     "adaptive_avg_pool in bins": (lambda x: adaptive_avg_pool(x, output=(3, 4)), "n366"),
+    "resample": (lambda x: resample(x, axis=2, size=7, mode="linear", step=0.5), "n3s"),
+    "resample to the nearest": (lambda x: resample(x, axis=1, size=3, mode="nearest-exact", step=1.5), "ns4"),
     "batch_norm": (batch_norm, "n3st", "3", "3"),
     "batch_var": (lambda x: batch_var(x, correction=1), "n3st"),
     "layer_norm": (layer_norm, "ns4", "4", "4"),

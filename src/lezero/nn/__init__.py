@@ -86,9 +86,11 @@ from lezero.nn.shape import (
     ReplicationPad1d,
     ReplicationPad2d,
     Unflatten,
+    Upsample,
     ZeroPad1d,
     ZeroPad2d,
 )
+from lezero.nn.transformer import TransformerEncoder, TransformerEncoderLayer
 
 __all__ = [
     "CELU",
@@ -179,8 +181,11 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "TripletMarginLoss",
     "Unflatten",
+    "Upsample",
     "ZeroPad1d",
     "ZeroPad2d",
     "functional",

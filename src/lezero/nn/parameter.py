@@ -8,6 +8,7 @@ import numpy as np
 
 from lezero.graph.dtype import as_dtype, default_dtype
 from lezero.tensor import Tensor, empty, from_numpy, make_parameter, tensor
+from lezero.tensor.creation import _check_device, _from_array
 
 
 def constant_tensor(array: np.ndarray) -> Tensor:
@@ -24,8 +25,11 @@ def new_buffer(*shape: int, fill: float = 0.0, device: Any = None, dtype: Any = 
     """A tensor for ``register_buffer``, with `fill` everywhere."""
     if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in shape):
         raise ValueError(f"the sizes of a layer are ints, 0 or more; a parameter of shape {shape} cannot be made")
-    array = np.full(shape, fill, (default_dtype() if dtype is None else as_dtype(dtype)).numpy)
-    return make_parameter(Tensor, tensor(array, device=device), False)
+    _check_device(device)
+    array = np.zeros(shape, (default_dtype() if dtype is None else as_dtype(dtype)).numpy)
+    if fill:  # zeros that nobody has touched take no memory until an initialiser's run replaces them
+        array[...] = fill
+    return make_parameter(Tensor, _from_array(array), False)
 
 
 class Parameter(Tensor):

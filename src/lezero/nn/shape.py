@@ -67,6 +67,40 @@ class ChannelShuffle(Module):
         return f"groups={self.groups}"
 
 
+class Upsample(Module):
+    """Images in another size: :func:`~lezero.nn.functional.interpolate` with settings kept.
+
+    Parameters
+    ----------
+    size : the new extents; or
+    scale_factor : what the extents are multiplied by
+    mode : {"nearest", "nearest-exact", "linear", "bilinear"}
+    align_corners, recompute_scale_factor : see the function
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int] | None = None,
+        scale_factor: float | Sequence[float] | None = None,
+        mode: str = "nearest",
+        align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
+    ):
+        super().__init__()
+        self.size, self.scale_factor, self.mode = size, scale_factor, mode
+        self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, channels, *extents) -> (batch, channels, *size)"""
+        return F.interpolate(
+            x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor
+        )
+
+    def extra_repr(self) -> str:
+        sizes = f"size={self.size}" if self.scale_factor is None else f"scale_factor={self.scale_factor}"
+        return f"{sizes}, mode={self.mode!r}"
+
+
 class Unflatten(Module):
     """Dimension `dim` as several, of the given sizes."""
 

@@ -17,6 +17,7 @@ from lezero.ops import (  # noqa: F401
     pooling,
     random,
     reduce,
+    resample,
     scan,
     softmax,
     sorting,

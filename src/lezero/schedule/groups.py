@@ -111,6 +111,12 @@ class Grouping:
         """Whether a node is computed wherever it is used: it comes from nothing but sources and single numbers."""
         return node in self._sunk or (node not in self._in_memory and self._inline_size(node) <= MAX_INLINE)
 
+    def _has_position(self, node: Node) -> bool:
+        """Whether an inlined node's value depends on where it is, and not only on single numbers and what is in memory."""
+        if node.op.kind == "source":
+            return node.ndim > 0 and node.op.name not in ("full", "constant")
+        return any(self.inline(x) and self._has_position(x) for x in node.inputs)
+
     def _cheaper_again(self, node: Node, outputs: set[Node]) -> bool:
         """What takes one load of something that is in memory anyway is made again where it is used, instead of being kept.
 
@@ -128,8 +134,10 @@ class Grouping:
         if len(seen) != 1 or None in seen:
             return False
         (root, steps), *_ = seen  # type: ignore[misc]
+        if steps == MAX_STEPS:
+            return False
         self._root[node] = root, steps + 1
-        return steps < MAX_STEPS
+        return True
 
     def _seen_in(self, x: Node, outputs: set[Node]) -> tuple[Node, int] | None:
         """The value in memory that `x` takes one load of, and the steps from there."""
@@ -366,7 +374,7 @@ class Grouping:
             return "gradients of convolutions are stored as they are"
         if where != "full" or (len(node.shape) != len(root.shape) and root.op.name != "dot"):
             return "only element-wise work of the product's shape follows a tile"
-        if any(self.inline(x) and x.op.kind != "leaf" and _has_position(x) for x in node.inputs):
+        if any(self.inline(x) and self._has_position(x) for x in node.inputs):
             return "positions are not known inside a tile"
         if node.dtype.is_complex or any(a.node.dtype.is_complex for a in read):
             return "complex numbers"
@@ -686,17 +694,6 @@ def _spread(x: Node, over: Node) -> bool:
     while x.op.kind == "view" and len(x.inputs) == 1:
         x = x.inputs[0]
     return x.op.kind != "view" and 16 * int(prod(x.shape)) <= int(prod(over.shape))
-
-
-def _has_position(node: Node) -> bool:
-    """Whether an inlined node's value depends on where it is (and not only on single numbers)."""
-    stack = [node]
-    while stack:
-        n = stack.pop()
-        if n.op.kind == "source" and n.ndim and n.op.name not in ("full", "constant"):
-            return True
-        stack.extend(n.inputs)
-    return False
 
 
 def _planewise(e: dict[str, int], group: Group) -> bool:

@@ -33,6 +33,7 @@ from lezero.nn.functional.activation import (
 from lezero.nn.functional.attention import scaled_dot_product_attention
 from lezero.nn.functional.convolution import bilinear, conv1d, conv2d, conv_transpose2d, linear
 from lezero.nn.functional.dropout import alpha_dropout, dropout, dropout1d, dropout2d
+from lezero.nn.functional.interpolation import interpolate
 from lezero.nn.functional.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -117,6 +118,7 @@ __all__ = [
     "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "layer_norm",
