@@ -126,9 +126,10 @@ def test_what_is_added_to_a_convolution_follows_its_pixels(size, shape):
     np.testing.assert_allclose(y.numpy(), np.einsum("nchw,oc->nohw", x, w[:, :, 0, 0]) + more, rtol=1e-12)
 
 
-@pytest.mark.parametrize("seed, size", [(85, 6), (10046, 23), (530013, 7)])
+@pytest.mark.parametrize("seed, size", [(85, 6), (10046, 23), (530013, 7), (510052, 14), (520106, 14)])
 def test_programs_that_once_failed(seed, size):
-    """Joins of values that are made again where they are used; a product of a view whose base is not row-major."""
+    """Joins of values that are made again where they are used; a product of a view whose base is not row-major,
+    and of one that is a result itself."""
     with interpreted_backend.use():
         check(seed, size)
     check(seed, size)

@@ -77,7 +77,7 @@ def steps(make, shape, monkeypatch, passes):
         loss.backward()
         opt.step()
         losses.append(loss.item())
-    plan, bindings, _ = run.statistics.last
+    plan, bindings = run.statistics.last[:2]
     arena = plan.program.schedule.instantiate(bindings).arena_bytes if registry.get_backend() == "cpu" else 0
     return losses, [p.numpy().copy() for p in net.parameters()], arena
 

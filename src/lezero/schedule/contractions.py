@@ -60,7 +60,7 @@ class Contracted:
             self.operands[self._result_name()] = root
 
     def _matrix(self, name: str, x: Node, grouping: Grouping) -> Any:
-        m = matrix(x, grouping.orders)
+        m = matrix(x, grouping.orders, grouping.outputs)
         assert m is not None, x
         self.operands[name] = m.source
         self.offsets[name] = m.offset

@@ -87,10 +87,10 @@ class Grouping:
         self.refusals: list[tuple[Node, Group, str]] = []
         self._inline: dict[Node, int] = {}
         self._root: dict[Node, tuple[Node, int]] = {}  # what is made again -> what in memory, in how many steps
-        outputs = set(graph.outputs)
+        self.outputs = outputs = frozenset(graph.outputs)
         order = graph.nodes()
         self.users: dict[Node, list[Node]] = graph.consumers()
-        self._in_memory = {m for n in order if n.op.kind in ("contraction", "opaque") for m in in_memory(n)}
+        self._in_memory = {m for n in order if n.op.kind in ("contraction", "opaque") for m in in_memory(n, outputs)}
         self._sunk = {n for n in order if self._cheaper_again(n, outputs)}
         self._rank = {n: i for i, n in enumerate(order)}
         for node in order:
@@ -109,7 +109,11 @@ class Grouping:
 
     def inline(self, node: Node) -> bool:
         """Whether a node is computed wherever it is used: it comes from nothing but sources and single numbers."""
-        return node in self._sunk or (node not in self._in_memory and self._inline_size(node) <= MAX_INLINE)
+        if node in self._sunk:
+            return True
+        if node in self._in_memory or (node.op.kind == "view" and node in self.outputs):
+            return False
+        return self._inline_size(node) <= MAX_INLINE
 
     def _has_position(self, node: Node) -> bool:
         """Whether an inlined node's value depends on where it is, and not only on single numbers and what is in memory."""
@@ -117,7 +121,7 @@ class Grouping:
             return node.ndim > 0 and node.op.name not in ("full", "constant")
         return any(self.inline(x) and self._has_position(x) for x in node.inputs)
 
-    def _cheaper_again(self, node: Node, outputs: set[Node]) -> bool:
+    def _cheaper_again(self, node: Node, outputs: frozenset[Node]) -> bool:
         """What takes one load of something that is in memory anyway is made again where it is used, instead of being kept.
 
         A comparison: what a ReLU's gradient wants to know can be seen from the activation that the next convolution reads.
@@ -139,7 +143,7 @@ class Grouping:
         self._root[node] = root, steps + 1
         return True
 
-    def _seen_in(self, x: Node, outputs: set[Node]) -> tuple[Node, int] | None:
+    def _seen_in(self, x: Node, outputs: frozenset[Node]) -> tuple[Node, int] | None:
         """The value in memory that `x` takes one load of, and the steps from there."""
         if x in self._root:
             return self._root[x]
@@ -576,8 +580,7 @@ class Grouping:
     def _only_for(self, other: Group, group: Group) -> bool:
         """Whether nobody else will want what `other` computes: it may wait until all rows of `group` are done."""
         members = {*other.nodes, *group.nodes}
-        outputs = set(self.graph.outputs)
-        return not any(n in outputs or self._readers(n) - members for n in other.nodes)
+        return not any(n in self.outputs or self._readers(n) - members for n in other.nodes)
 
     def _readers(self, node: Node) -> set[Node]:
         """Nodes that read a value, also through views and inlined nodes."""
@@ -615,11 +618,11 @@ class Grouping:
         return True
 
 
-def in_memory(node: Node) -> list[Node]:
+def in_memory(node: Node, outputs: frozenset[Node]) -> list[Node]:
     """The nodes a contraction or an opaque operation reads from memory."""
     found = []
     for x in node.inputs:
-        while x.op.kind == "view":
+        while x.op.kind == "view" and x not in outputs:
             x = x.inputs[0]
         found.append(x)
     return found

@@ -28,6 +28,7 @@ def prepare(graph: Graph, leaf_orders: dict[Node, Order]) -> tuple[Graph, dict[N
     copies: dict[tuple[Node, Order], Node] = {}
     orders = infer_orders(graph, forced)
     new: dict[Node, Node] = {}
+    outputs = frozenset(graph.outputs)
 
     def copy(x: Node, order: Order) -> Node:
         made = copies.get((x, order))
@@ -40,7 +41,7 @@ def prepare(graph: Graph, leaf_orders: dict[Node, Order]) -> tuple[Graph, dict[N
         inputs = tuple(new[n] for n in node.inputs)
         if node.op.name == "dot":
             inputs = tuple(
-                x if matrix(n, orders) is not None else copy(x, row_major(x.ndim))
+                x if matrix(n, orders, outputs) is not None else copy(x, row_major(x.ndim))
                 for n, x in zip(map(_settled, node.inputs), map(_settled, inputs))
             )
         elif node.op.kind == "contraction":
@@ -101,17 +102,20 @@ class Matrices:
     column_stride: int
 
 
-def matrix(x: Node, orders: dict[Node, Order]) -> Matrices | None:
-    """A stack of matrices read in place, if their elements are strided and one of the two strides is 1."""
+def matrix(x: Node, orders: dict[Node, Order], outputs: frozenset[Node]) -> Matrices | None:
+    """A stack of matrices read in place, if their elements are strided and one of the two strides is 1.
+
+    Views are seen through, except for outputs: those have memory of their own, and what they show may have none.
+    """
     position = tuple(Ix.of(Var(f"q{k}", d)) for k, d in enumerate(x.shape))
     node = x
     at = position
-    while node.op.kind == "view":
+    while node.op.kind == "view" and node not in outputs:
         found = pieces(node, at)
         if len(found) != 1 or found[0][2] is not None or len(node.inputs) > 1:
             return None
         node, at = node.inputs[0], found[0][1]
-    if not _stored(node):
+    if node.op.kind == "source":
         return None
     place = linear(at, node.shape, orders[node])
     coefficients = place.affine()
