@@ -33,7 +33,9 @@ THREADS = 3
 class InterpretedProgram(Program):
     def __init__(self, graph: Graph, orders: dict[Node, Order]):
         self.leaves = graph.leaves
-        self.grouping = arrange(restructure(graph), orders, THREADS)
+        primitive = restructure(graph)
+        self.shapes = [n.shape for n in primitive.outputs]
+        self.grouping = arrange(primitive, orders, THREADS)
         self.graph, self.orders = self.grouping.graph, self.grouping.orders
         stored = set(self.graph.outputs)
         for g in self.grouping.groups:
@@ -58,7 +60,8 @@ class InterpretedProgram(Program):
                 self._interpret(lowered, memory, bindings)
             else:
                 self._reference(step, memory, bindings)
-        return [Buffer(memory[n]) for n in self.graph.outputs]
+        shapes = [tuple(number(d, bindings) for d in shape) for shape in self.shapes]
+        return [Buffer(memory[n].reshape(shape)) for n, shape in zip(self.graph.outputs, shapes)]
 
     def _interpret(self, lowered: Lowered, memory: dict[Node, np.ndarray], bindings: Sequence[int]) -> None:
         tasks, combine = lowered.tasks(THREADS, bindings)

@@ -130,3 +130,27 @@ def test_an_update_computes_for_itself_what_others_compute_too():
     kernels = lz.explain(step, lz.rand(8, 64)).kernels
     (update,) = [k for k in kernels if "sub" in k.operations]
     assert "neg" in update.operations
+
+
+def test_a_result_in_another_shape_is_no_copy():
+    x, w = normal(6, 10), normal(10, 8)
+    assert kernels(lambda: (x @ w).reshape(2, 3, 8)) == 1
+    assert kernels(lambda: (x.T @ x + 1).exp().flatten()) == 1
+    y = (x @ w).reshape(2, 3, 8)
+    np.testing.assert_allclose(y.numpy().reshape(6, 8), x.numpy() @ w.numpy(), rtol=1e-5)
+
+
+def test_a_value_takes_the_memory_of_the_one_it_is_made_from():
+    x, w, v = lz.tensor(normal(200, 300).numpy() / 20), normal(300, 400), normal(400, 5)
+    y = F.softmax(x @ w, -1) @ v
+    expected = np.exp(x.numpy().astype(np.float64) @ w.numpy())
+    expected = expected / expected.sum(-1, keepdims=True) @ v.numpy()
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-4, atol=1e-5)
+    plan, bindings = run.statistics.last
+    (pair,) = plan.program.schedule.shared.items()
+    assert [n.op.name for n in pair] == ["div", "dot"]
+    z = F.softmax(x @ w, -1)
+    both = (z @ v, (x @ w).sum(0))  # the product is read again
+    lz.realize(*both)
+    plan, bindings = run.statistics.last
+    assert plan.program.schedule.shared == {}

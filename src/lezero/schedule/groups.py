@@ -134,23 +134,20 @@ class Grouping:
             return len(large) == 1 and not large.isdisjoint(self._in_memory | outputs)
         if node.op.name not in STEPS or node in self._in_memory:
             return False
-        seen = {self._seen_in(x, outputs) for x in large if not _spread(x, node)}
-        if len(seen) != 1 or None in seen:
+        seen = {self._seen_in(x) for x in large if not _spread(x, node)}
+        if len(seen) != 1:
             return False
-        (root, steps), *_ = seen  # type: ignore[misc]
-        if steps == MAX_STEPS:
+        ((root, steps),) = seen
+        if steps == MAX_STEPS or root.op.kind == "view" or root.dtype.itemsize > node.dtype.itemsize:
             return False
         self._root[node] = root, steps + 1
         return True
 
-    def _seen_in(self, x: Node, outputs: frozenset[Node]) -> tuple[Node, int] | None:
-        """The value in memory that `x` takes one load of, and the steps from there."""
-        if x in self._root:
-            return self._root[x]
-        kept = x in self._in_memory or x in outputs or x.op.kind == "leaf"
-        # A reduction does not follow a contraction's tiles: what it reads is stored.
-        kept = kept or (x.op.kind == "contraction" and any(u.op.kind == "reduce" for u in self.users.get(x, ())))
-        return (x, 0) if kept else None
+    def _seen_in(self, x: Node) -> tuple[Node, int]:
+        """The value that `x` takes one load of, and the steps from there."""
+        while x.op.name == "reshape" and x not in self.outputs:
+            x = x.inputs[0]
+        return self._root.get(x, (x, 0))
 
     def _inline_size(self, node: Node) -> int:
         have = self._inline.get(node)

@@ -109,6 +109,8 @@ class Lowering:
         self.scratched: dict[Node, tuple[int, ir.Value]] = {}
         self.loaded: dict[Node, set[Any]] = {}  # where each array is read
         self.written: dict[Node, Any] = {}  # where each result is stored
+        self.stages: dict[int, set[Node]] = {}  # what each stage of a reduction reads
+        self.read_by: dict[Node, set[Node]] = {}  # what has been read when a result is stored
 
     # -- values ------------------------------------------------------------------------------------------------
 
@@ -441,16 +443,28 @@ class Lowering:
         """(result, input) where the result may take the input's memory.
 
         The input is only read at the element that is written, and has been read when that is: a value is loaded once in an
-        iteration, so stores that follow use what was loaded.
+        iteration, so stores that follow use what was loaded; and no later stage of a reduction reads it.
         """
         pairs = []
-        read: set[Node] = set()
-        for n in self.stored:
-            read |= self._arrays(self.value(n, self.group.index[n]))
+        for n, read in self.read_by.items():
+            later = (arrays for s, arrays in self.stages.items() if s > self.group.level[n])
+            read = read.difference(*later)
             pairs += [
                 (n, x) for x, at in self.loaded.items() if x in read and x.dtype is n.dtype and at == {self.written[n]}
             ]
         return tuple(pairs)
+
+    def _stage(self, number: int, stores: list[Node], body: list[ir.Stmt]) -> list[ir.Stmt]:
+        """Note what a stage reads, element by element, up to each of its stores and altogether."""
+        read: set[Node] = set()
+        stored = iter(stores)
+        for s in body:
+            if isinstance(s, ir.Reduce | ir.Store):
+                read |= self._arrays(s.value)
+            if isinstance(s, ir.Store) and s.buffer >= 0:  # scratch is numbered downwards
+                self.read_by[next(stored)] = set(read)
+        self.stages[number] = read
+        return body
 
     def _arrays(self, value: ir.Value) -> set[Node]:
         """The arrays a value is loaded from."""
@@ -463,15 +477,14 @@ class Lowering:
             if v in seen:
                 continue
             seen.add(v)
-            if v.op == "load":
+            if v.op == "load" and v.attr >= 0:  # scratch is numbered downwards
                 found.add(names[v.attr])
             todo.extend(v.args)
         return found
 
     def _finish(self, body: list[ir.Stmt], work: int, limit: int, **more: Any) -> Lowered:
         name = ".".join(dict.fromkeys(n.op.name for n in self.group.nodes if n.op.name not in ("cast", "constant")))
-        if self.group.reduced is None:
-            more["in_place"] = self._in_place()
+        more["in_place"] = self._in_place()
         kernel = ir.Kernel(
             name[:60] or "copy",
             tuple(ir.Buffer(t, m) for t, m in self.types),
@@ -496,14 +509,14 @@ class Lowering:
         """Element-wise: rows as tasks, vectors along the innermost segment."""
         work = prod(v.extent for v in self.group.variables)
         if not segments:
-            return self._finish(self._stores(self.stored), 1, 1)
+            return self._finish(self._stage(0, self.stored, self._stores(self.stored)), 1, 1)
         *outer, inner = segments
         if not outer:
             body: list[ir.Stmt] = [
                 ir.Loop(
                     inner.var.name,
                     self.params.value(inner.var.extent),
-                    self._stores(self.stored),
+                    self._stage(0, self.stored, self._stores(self.stored)),
                     vector=True,
                     task=True,
                 )
@@ -511,7 +524,7 @@ class Lowering:
             return self._finish(body, work, work)
         name, extent, bound, nested = self._rows(segments, inner=1)
         self.emit.bound = bound
-        nest = self._nest(nested, self._stores(self.stored), vector=True)
+        nest = self._nest(nested, self._stage(0, self.stored, self._stores(self.stored)), vector=True)
         return self._finish([ir.Loop(name, self.params.value(extent), nest, task=True)], work, extent)
 
     def _by_stage(self) -> list[tuple[list[Node], list[Node]]]:
@@ -568,7 +581,7 @@ class Lowering:
             inner: list[ir.Stmt] = []
             for n in cached.get(s, []):
                 inner.append(self._to_scratch(n, reduced))
-            inner += self._reduces(reduces) + self._stores(stores)
+            inner = self._stage(s, stores, inner + self._reduces(reduces) + self._stores(stores))
             if reduced:
                 body += self._nest(reduced, inner, vector=True)
             else:
@@ -642,11 +655,11 @@ class Lowering:
             name, extent, bound, nested = self._rows(kept, inside=size, inner=1)
         self.emit.bound = bound
         body: list[ir.Stmt] = []
-        for stores, reduces in self._by_stage():
+        for s, (stores, reduces) in enumerate(self._by_stage()):
             if not stores and not reduces:
                 continue
             body += self._accs(reduces)
-            body += self._short_nest(reduced, self._reduces(reduces) + self._stores(stores))
+            body += self._short_nest(reduced, self._stage(s, stores, self._reduces(reduces) + self._stores(stores)))
         body += self._stores([n for n in self.stored if n in group.row])
         if not outer:
             return self._with_outer(inner.var.name, inner.var.extent, body, work, inner=body, vector=True)
@@ -711,7 +724,7 @@ class Lowering:
         else:
             length = ir.call("max", ir.call("sub", ir.const(1), ir.TASK), ir.const(0))
         self.emit.bound = bound
-        inner = self._reduces(reduces) + self._stores(stores)
+        inner = self._stage(0, stores, self._reduces(reduces) + self._stores(stores))
         loops = self._nest(rest, inner, vector=not inner_kept)
         loops = [ir.Loop("c", length, loops, vector=not inner_kept and not rest)]
         body = self._accs(reduces) + loops

@@ -12,7 +12,6 @@ is kept, so that few are there again at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -107,25 +106,24 @@ def _choose(
     least = max(1, int(len(times) * LEAST_GAP))
     dropped: dict[Node, Dropped] = {}
     at_time = {t: g for g, t in times.items()}
+    found: list[tuple[Node, int, Node, frozenset[Node]]] = []
     for n in sorted(
         (n for n in uses if n in grouping.group_of and n not in outputs and nbytes(n) >= LEAST_BYTES),
         key=lambda n: times[grouping.group_of[n]],
     ):
         at = [times[grouping.group_of[n]], *uses[n]]
         gap, late = max((b - a, b) for a, b in pairwise(at))
-        if gap < least:
-            continue
-        ready = {x: times[grouping.group_of[x]] for x in at_time[late].reads if x in grouping.group_of and x is not n}
-        token = max((x for x in ready if x not in dropped), key=ready.__getitem__, default=None)
-        if token is None or ready[token] < late - gap / 2:
-            continue  # nothing tells late from early
-        made_of = _made_of(n, grouping, uses)
+        made_of = _made_of(n, grouping, uses) if gap >= least else None
         if made_of is None:
             continue
+        ready = {x: times[grouping.group_of[x]] for x in at_time[late].reads if x in grouping.group_of and x is not n}
+        token = max(ready, key=ready.__getitem__, default=None)
+        if token is not None and ready[token] >= late - gap / 2:  # otherwise nothing tells late from early
+            found.append((n, late, token, made_of))
+    for n, late, token, made_of in _paying(found, grouping, uses):
         chain = 1 + max((dropped[x].chain for x in made_of if x in dropped), default=0)
-        if chain > MAX_CHAIN or not _pays(n, late, made_of, grouping, uses, dropped):
-            continue
-        dropped[n] = Dropped(late, token, made_of, chain)
+        if chain <= MAX_CHAIN and token not in dropped:
+            dropped[n] = Dropped(late, token, made_of, chain)
     return dropped
 
 
@@ -148,19 +146,21 @@ def _made_of(node: Node, grouping: Grouping, uses: dict[Node, list[int]]) -> fro
     return None if node.op.kind != "elementwise" else frozenset(found)
 
 
-def _pays(
-    node: Node,
-    late: int,
-    made_of: Iterable[Node],
-    grouping: Grouping,
-    uses: dict[Node, list[int]],
-    dropped: dict[Node, Dropped],
-) -> bool:
-    """Whether what it is made of is there at that time anyway, or takes less memory than it."""
-    extra = sum(
-        nbytes(x) for x in made_of if x in grouping.group_of and x not in dropped and uses.get(x, [0])[-1] < late
-    )
-    return 2 * extra <= nbytes(node)
+def _paying(
+    found: list[tuple[Node, int, Node, frozenset[Node]]], grouping: Grouping, uses: dict[Node, list[int]]
+) -> list[tuple[Node, int, Node, frozenset[Node]]]:
+    """Those of which more memory is freed than what they are made of takes, if that is kept for them alone."""
+    candidates = {f[0] for f in found}
+    extra = {
+        n: frozenset(
+            x for x in made_of if x in grouping.group_of and x not in candidates and uses.get(x, [0])[-1] < late
+        )
+        for n, late, _, made_of in found
+    }
+    saved: dict[frozenset[Node], int] = {}
+    for n, e in extra.items():
+        saved[e] = saved.get(e, 0) + nbytes(n)
+    return [f for f in found if 3 * sum(map(nbytes, extra[f[0]])) <= 2 * saved[extra[f[0]]]]
 
 
 class _Rewrite:

@@ -20,7 +20,7 @@ from lezero.graph.node import Graph, Node
 from lezero.passes.pipeline import switched_off
 from lezero.schedule.contractions import Contracted
 from lezero.schedule.groups import Group, Grouping
-from lezero.schedule.layout import Order
+from lezero.schedule.layout import Order, row_major
 from lezero.schedule.lower import Lowered, lower, number
 from lezero.schedule.memory import Interval, pack
 from lezero.schedule.order import in_order
@@ -75,11 +75,13 @@ class Instance:
 @dataclass
 class Schedule:
     graph: Graph
+    shapes: list[tuple[int, ...]]  # of the outputs, as asked for
     grouping: Grouping
     orders: dict[Node, Order]
     steps: list[list[Step]]  # steps of one entry share a record
     beside: frozenset[int]  # entries of `steps` that run at the same time as the one before
     reused: dict[Node, Node]  # output -> donated leaf whose memory it takes
+    shared: dict[Node, Node]  # intermediate value -> the one whose memory it takes
     target: Target
     threads: int
     refusals: list[tuple[Node, Group, str]] = field(default_factory=list)
@@ -122,7 +124,7 @@ class Schedule:
                         if isinstance(name, Node):
                             moved += nbytes(name)
                             if not name.op.is_leaf and name not in outputs:
-                                touch(name, nbytes(name), at)
+                                touch(self.shared.get(name, name), nbytes(name), at)
                         else:
                             touch((step, name), workspaces[name], at)
                     names: list[Any] = [n if isinstance(n, Node) else (step, n) for n in operands]
@@ -137,7 +139,7 @@ class Schedule:
                 (
                     [
                         ("arena", offsets_[n] + o) if n in offsets_ else (self.reused.get(n, n), o)
-                        for n, o in zip(names, offs)
+                        for n, o in zip((self.shared.get(n, n) for n in names), offs)
                     ],
                     params,
                     tasks,
@@ -145,7 +147,7 @@ class Schedule:
                 for names, offs, params, tasks in sets
             ]
             records.append(Record(source, label, placed, combine, scratch, overwrites, beside, touched))
-        shapes = [tuple(number(d, bindings) for d in n.shape) for n in self.graph.outputs]
+        shapes = [tuple(number(d, bindings) for d in shape) for shape in self.shapes]
         return Instance(records, arena, shapes, moved)
 
     def _launches(self, step: Step, bindings: Sequence[int]) -> list[tuple]:
@@ -199,8 +201,12 @@ def _aligned(launches: list[list[tuple]]) -> list[list[tuple]]:
 
 
 def arrange(graph: Graph, leaf_orders: dict[Node, Order], threads: int) -> Grouping:
-    """A primitive graph divided into kernels."""
+    """A primitive graph divided into kernels.
+
+    Outputs that are another value in another shape are that value: the memory is the same.
+    """
     graph, orders = prepare(graph, leaf_orders)
+    graph = Graph(graph.leaves, _memory_of(graph.outputs, orders))
     grouping = Grouping(graph, orders, threads)
     if "recompute" in switched_off():
         return grouping
@@ -208,11 +214,24 @@ def arrange(graph: Graph, leaf_orders: dict[Node, Order], threads: int) -> Group
     return grouping if again is graph else Grouping(again, orders, threads)
 
 
+def _memory_of(outputs: Sequence[Node], orders: dict[Node, Order]) -> tuple[Node, ...]:
+    """Each output, or what it is a reshape of if that is computed, row-major, and no other output."""
+    bases = []
+    for n in outputs:
+        x = n
+        while x.op.name == "reshape":
+            x = x.inputs[0]
+        plain = x.op.kind not in ("leaf", "view", "source") and orders[x] == row_major(x.ndim)
+        bases.append(x if plain and orders[n] == row_major(n.ndim) else n)
+    times = Counter([*bases, *outputs])
+    return tuple(b if b is n or times[b] == 1 else n for b, n in zip(bases, outputs))
+
+
 def build(
     graph: Graph, leaf_orders: dict[Node, Order], donatable: frozenset[Node], target: Target, threads: int
 ) -> Schedule:
     """Schedule a primitive graph (what ``passes.pipeline.restructure`` gives)."""
-    grouping = arrange(graph, leaf_orders, threads)
+    given, grouping = graph, arrange(graph, leaf_orders, threads)
     graph, orders = grouping.graph, grouping.orders
     groups = [g for g in grouping.groups if not all(map(_empty, g.nodes))]
     stored: set[Node] = set(graph.outputs)
@@ -220,8 +239,11 @@ def build(
         stored |= g.reads
     steps = [_step(g, grouping, stored) for g in groups]
     ordered, beside = order_steps(steps, graph.outputs)
-    reused = _reuse(ordered, beside, graph, orders, donatable)
-    return Schedule(graph, grouping, orders, ordered, beside, reused, target, threads, grouping.refusals)
+    shapes = [n.shape for n in given.outputs]
+    reused, shared = _reuse(ordered, beside, graph, shapes, orders, donatable)
+    return Schedule(
+        graph, shapes, grouping, orders, ordered, beside, reused, shared, target, threads, grouping.refusals
+    )
 
 
 def _empty(node: Node) -> bool:
@@ -282,11 +304,13 @@ def _reuse(
     ordered: list[list[Step]],
     beside: frozenset[int],
     graph: Graph,
+    shapes: list[tuple[int, ...]],
     orders: dict[Node, Order],
     donatable: frozenset[Node],
-) -> dict[Node, Node]:
-    """Outputs that take the memory of a donated input: read last, element by element, in the kernel that writes them."""
-    outputs = set(graph.outputs)
+) -> tuple[dict[Node, Node], dict[Node, Node]]:
+    """Values that take the memory of one read last, element by element, in the kernel that writes them: outputs that of
+    donated inputs, and intermediate values that of each other."""
+    outputs = {n: shape for n, shape in zip(graph.outputs, shapes)}
     launches: list[list[Step]] = []
     for entry, steps in enumerate(ordered):
         if entry in beside:
@@ -295,17 +319,23 @@ def _reuse(
             launches.append(steps)
     last = {n: at for at, steps in enumerate(launches) for s in steps for n in s.reads}
     reused: dict[Node, Node] = {}
+    shared: dict[Node, Node] = {}
     taken: set[Node] = set()
     for at, steps in enumerate(launches):
         readers = Counter(n for s in steps for n in s.reads)
         for s in steps:
             if isinstance(s.what, Contracted) or len(s.what) != 1:
                 continue
-            for node, leaf in s.what[0].in_place:
-                if (
-                    node in outputs and leaf in donatable and leaf not in taken and node not in reused
-                    and last.get(leaf) == at and readers[leaf] == 1 and orders[node] == orders[leaf] and identical(node.shape, leaf.shape)
-                ):  # fmt: skip
-                    reused[node] = leaf
-                    taken.add(leaf)
-    return reused
+            for node, x in s.what[0].in_place:
+                if node in reused or node in shared or x in taken or last.get(x) != at or readers[x] != 1:
+                    continue
+                if orders[node] != orders[x] or not identical(node.shape, x.shape):
+                    continue
+                if node in outputs and x in donatable and identical(outputs[node], x.shape):
+                    reused[node] = x
+                elif node not in outputs and x not in outputs and not x.op.is_leaf:
+                    shared[node] = shared.get(x, x)
+                else:
+                    continue
+                taken.add(x)
+    return reused, shared
