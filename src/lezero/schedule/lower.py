@@ -443,12 +443,14 @@ class Lowering:
         """(result, input) where the result may take the input's memory.
 
         The input is only read at the element that is written, and has been read when that is: a value is loaded once in an
-        iteration, so stores that follow use what was loaded; and no later stage of a reduction reads it.
+        iteration, so stores that follow use what was loaded.  Earlier stages of a reduction are done with a row before the
+        next begins, and no later one reads it.
         """
         pairs = []
         for n, read in self.read_by.items():
-            later = (arrays for s, arrays in self.stages.items() if s > self.group.level[n])
-            read = read.difference(*later)
+            level = self.group.level[n]
+            still = (self.stages[level] - read).union(*(arrays for s, arrays in self.stages.items() if s > level))
+            read = read.union(*(arrays for s, arrays in self.stages.items() if s < level)) - still
             pairs += [
                 (n, x) for x, at in self.loaded.items() if x in read and x.dtype is n.dtype and at == {self.written[n]}
             ]
