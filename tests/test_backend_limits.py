@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import lezero as lz
+import lezero.nn.functional as F
+from lezero.hal import registry
 
 
 def test_two_hundred_thousand_additions():
@@ -122,3 +124,41 @@ def test_functions_computed_in_double_on_half_operands(dtype, size):
     for name in ("fmod", "remainder", "pow", "atan2"):
         ours, exact = getattr(lz, name)(t, y), getattr(lz, name)(wide, wide_y)
         np.testing.assert_allclose(ours.to(lz.float64).numpy(), exact.numpy(), rtol=2 * eps, atol=eps, err_msg=name)
+
+
+@pytest.mark.skipif(registry.current().name != "cpu", reason="about threads")
+def test_reductions_give_the_same_bits_with_any_number_of_threads():
+    import hashlib
+
+    from lezero.backends.cpu.pool import get_num_threads, set_num_threads
+
+    def results():
+        r = np.random.default_rng(0)
+        long = lz.tensor(r.standard_normal((5, 50_021)).astype(np.float32))
+        wide = lz.tensor(r.standard_normal((3001, 130)).astype(np.float32))
+        images = lz.tensor(r.standard_normal((8, 40, 24, 24)).astype(np.float32))
+        filters = lz.tensor(r.standard_normal((48, 40, 1, 1)).astype(np.float32))
+        values = [
+            long.sum(1), long.var(1), F.softmax(long, 1), F.layer_norm(long, (50_021,)), wide.sum(0), wide.logsumexp(0),
+            F.batch_norm(F.conv2d(images, filters), None, None, training=True), long @ long.T,
+        ]  # fmt: skip
+        return [hashlib.sha256(np.ascontiguousarray(v.numpy()).tobytes()).hexdigest() for v in values]
+
+    threads, found = get_num_threads(), []
+    try:
+        for n in (1, 2, 3, 7):
+            set_num_threads(n)
+            found.append(results())
+    finally:
+        set_num_threads(threads)
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+def test_long_columns_are_added_up_without_losing_digits():
+    """Next to a single accumulator, whose error grows with the number of rows."""
+    x = np.random.default_rng(0).uniform(0, 1, (300_000, 32)).astype(np.float32)
+    exact = x.astype(np.float64).sum(0)
+    one_by_one = np.add.accumulate(x, 0)[-1]
+    ours = np.abs(lz.tensor(x).sum(0).numpy() - exact).max()
+    assert ours <= 0.05 * np.abs(one_by_one - exact).max()
+    assert ours <= 4 * np.finfo(np.float32).eps * exact.max()

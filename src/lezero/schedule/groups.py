@@ -30,6 +30,10 @@ STEPS = frozenset(("add", "sub", "mul", "cast"))
 MAX_STEPS = 6
 SPLIT_WORK = 1 << 16
 """Elements from which a reduction to a few long rows is worth a combine phase: below, all threads together are no faster."""
+FEW_ROWS = 16
+"""Rows that may be too few for all threads.  Not the number of threads: the bits of a sum do not depend on that."""
+MANY_ROWS = 1024
+"""Columns that are enough for all threads."""
 
 
 @dataclass(eq=False)
@@ -500,7 +504,7 @@ class Grouping:
         order = loop_order([*group.nodes, node], group, self.orders)
         inner = next((v for v in reversed(order) if v.extent != 1), None)
         if node.op.reduction in POSITIONS:
-            if (rows < 4 * self.threads and rows * size >= SPLIT_WORK) or size > MOST_ELEMENTS:
+            if (rows < FEW_ROWS and rows * size >= SPLIT_WORK) or size > MOST_ELEMENTS:
                 return "split"
             return (
                 "lane" if (inner is not None and inner.name not in reduced and size <= 1 << 14) or size <= 8 else "row"
@@ -508,10 +512,10 @@ class Grouping:
         if inner is not None and inner.name in reduced:
             if size <= 16 and rows >= 64:
                 return "lane"
-            if (rows < 4 * self.threads and rows * size >= SPLIT_WORK) or size > MOST_ELEMENTS:
+            if (rows < FEW_ROWS and rows * size >= SPLIT_WORK) or size > MOST_ELEMENTS:
                 return "split"
             return "row"
-        if size <= 64 or (rows >= 512 * self.threads and size <= 256):
+        if size <= 64 or (rows >= MANY_ROWS and size <= 256):
             return "lane"
         return "split"
 

@@ -31,6 +31,8 @@ PARTS = 64
 """Partial results, unless a part would be too long for one task: how many there are shows in the bits of a sum."""
 CUT = 1 << 8
 """Iterations in a block of a loop that is too long for one task, at the least."""
+BLOCK = 128
+"""Numbers added up one after the other in a column, before sums of such blocks are."""
 WRITTEN_OUT = 9
 """Iterations up to which short reductions have no loop: windows of 2 x 2 and 3 x 3."""
 COSTLY = frozenset(
@@ -722,14 +724,19 @@ class Lowering:
             chunk = ir.call("floordiv", ir.call("add", n, ir.call("sub", ir.TASKS, ir.const(1))), ir.TASKS)
             begin = ir.call("mul", ir.TASK, chunk)
             length = ir.call("max", ir.call("min", chunk, ir.call("sub", n, begin)), ir.const(0))
-            bound[first.var.name] = ir.call("add", begin, ir.var("c"))
+            at = ir.call("add", begin, ir.var("c"))
+            if inner_kept:
+                at = ir.call("add", at, ir.call("mul", ir.var("block"), ir.const(BLOCK)))
+            bound[first.var.name] = at
         else:
             length = ir.call("max", ir.call("sub", ir.const(1), ir.TASK), ir.const(0))
         self.emit.bound = bound
         inner = self._stage(0, stores, self._reduces(reduces) + self._stores(stores))
-        loops = self._nest(rest, inner, vector=not inner_kept)
-        loops = [ir.Loop("c", length, loops, vector=not inner_kept and not rest)]
-        body = self._accs(reduces) + loops
+        if inner_kept:
+            body = self._accs(reduces) + self._in_blocks(length, reduces, self._nest(rest, inner, vector=False))
+        else:
+            loops = self._nest(rest, inner, vector=True)
+            body = [*self._accs(reduces), ir.Loop("c", length, loops, vector=not rest)]
         place = self._partial_index(kept)
         partials = []
         for k, n_ in enumerate(reduces):
@@ -744,6 +751,25 @@ class Lowering:
             body, work, first.var.extent if first is not None else 1, partials=partials, combine=self._combine(kept, reduces, count),
             combine_limit=2 if kept else 1,
         )  # fmt: skip
+
+    def _in_blocks(self, length: ir.Value, reduces: list[Node], inner: list[ir.Stmt]) -> list[ir.Stmt]:
+        """A serial loop over `c` in blocks, with sums that begin anew in each: adding up a long column one number after
+        the other loses digits."""
+        sums = {self._acc(n): self._acc_type(n) for n in reduces if n.op.reduction == "sum"}
+
+        def renamed(s: ir.Stmt) -> ir.Stmt:
+            if isinstance(s, ir.Loop):
+                return ir.Loop(s.var, s.extent, [renamed(x) for x in s.body], s.vector, s.task, s.unroll)
+            if isinstance(s, ir.Reduce) and s.acc in sums:
+                return ir.Reduce(s.acc + "b", s.kind, s.value)
+            return s
+
+        count = ir.call("floordiv", ir.call("add", length, ir.const(BLOCK - 1)), ir.const(BLOCK))
+        left = ir.call("sub", length, ir.call("mul", ir.var("block"), ir.const(BLOCK)))
+        body: list[ir.Stmt] = [ir.Acc(name + "b", type, start("sum", type)) for name, type in sums.items()]
+        body.append(ir.Loop("c", ir.call("min", left, ir.const(BLOCK)), [renamed(s) for s in inner]))
+        body += [ir.Reduce(name, "sum", ir.acc(name + "b", type)) for name, type in sums.items()]
+        return [ir.Loop("block", count, body)]
 
     def _innermost_is_kept(self, kept: list[_Segment], reduced: list[_Segment]) -> bool:
         order = [v.name for v in self.order]
