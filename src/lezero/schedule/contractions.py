@@ -23,7 +23,7 @@ from lezero.loops import ir
 from lezero.ops.creation import compute_code
 from lezero.schedule.groups import Group, Grouping
 from lezero.schedule.index import Ix, Mask
-from lezero.schedule.layout import linear, planar, row_major
+from lezero.schedule.layout import linear, now, planar, row_major
 from lezero.schedule.lower import Lowering, number
 from lezero.schedule.prepare import matrix
 
@@ -73,7 +73,7 @@ class Contracted:
         attrs = root.named_attrs()
         (top, bottom), (left, right) = attrs["padding"]
         name = root.op.name
-        x, w = root.inputs
+        x, w = map(now, root.inputs)
         if name == "conv2d":
             self.operands |= {"x": x, "w": w}
             channels, kernel = (x.shape[1], w.shape[0]), w.shape[2:]

@@ -135,6 +135,11 @@ def _steps(view: Node, order: Order) -> list[int] | None:
     return [s - first for s in steps]  # type: ignore[operator]
 
 
+def now(x: Node) -> Node:
+    """The value that is there, of one that is read later (``ops.shaping.later``)."""
+    return x.inputs[0] if x.op.name == "later" else x
+
+
 class Seen:
     """An input as a view rule sees it."""
 

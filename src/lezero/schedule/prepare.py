@@ -112,7 +112,7 @@ def matrix(x: Node, orders: dict[Node, Order], outputs: frozenset[Node]) -> Matr
     at = position
     while node.op.kind == "view" and node not in outputs:
         found = pieces(node, at)
-        if len(found) != 1 or found[0][2] is not None or len(node.inputs) > 1:
+        if len(found) != 1 or found[0][2] is not None or (len(node.inputs) > 1 and node.op.name != "later"):
             return None
         node, at = node.inputs[0], found[0][1]
     if node.op.kind == "source":

@@ -28,6 +28,8 @@ LEAST_TOTAL = 64 << 20
 """Memory at the peak from which on it is worth saving; what is smaller stays in the caches."""
 LEAST_GAP = 1 / 16
 """The part of a schedule's kernels that run between an early and a late use."""
+MOST_OPERATIONS = 32
+"""Operations of a product for each byte of its result: less time than a few passes over the memory it would lie in."""
 MAX_CHAIN = 4
 MAX_NODES = 48
 """Operations that one value may take."""
@@ -124,11 +126,27 @@ def _choose(
         chain = 1 + max((dropped[x].chain for x in made_of if x in dropped), default=0)
         if chain <= MAX_CHAIN and token not in dropped:
             dropped[n] = Dropped(late, token, made_of, chain)
+    for d in list(dropped.values()):
+        for x in d.made_of:
+            _drop_with(x, d, grouping, uses, dropped)
     return dropped
 
 
+def _drop_with(
+    x: Node, above: Dropped, grouping: Grouping, uses: dict[Node, list[int]], dropped: dict[Node, Dropped]
+) -> None:
+    """What would be kept only for something recomputed from it, and can itself be had from what is there then, is not."""
+    if x in dropped or x in grouping.outputs or x not in grouping.group_of or uses[x][-1] >= above.late:
+        return
+    made_of = _made_of(x, grouping, uses)
+    if made_of is None or above.chain == MAX_CHAIN or nbytes(x) < LEAST_BYTES:
+        return
+    if all(m not in grouping.group_of or m in dropped or uses[m][-1] >= above.late for m in made_of):
+        dropped[x] = Dropped(above.late, above.token, made_of, above.chain + 1)
+
+
 def _made_of(node: Node, grouping: Grouping, uses: dict[Node, list[int]]) -> frozenset[Node] | None:
-    """The values in memory that a value is element-wise computed from; None if it is not that, or takes too much."""
+    """The values in memory that a value is computed from, element-wise or by one cheap product; None if it is neither."""
     found: set[Node] = set()
     seen = {node}
     todo = [node]
@@ -137,13 +155,28 @@ def _made_of(node: Node, grouping: Grouping, uses: dict[Node, list[int]]) -> fro
         if n is not node and (n.op.is_leaf or n in uses):
             found.add(n)
             continue
-        if n.op.kind not in ("elementwise", "view", "source") or len(seen) > MAX_NODES:
+        inside = n.op.kind == "reduce" and grouping.group_of[n] is grouping.group_of[node]  # of a softmax's rows
+        if n is node and _cheap_product(n):
+            inside = True
+        if not (inside or n.op.kind in ("elementwise", "view", "source")) or len(seen) > MAX_NODES:
             return None
         for x in n.inputs:
             if x not in seen:
                 seen.add(x)
                 todo.append(x)
-    return None if node.op.kind != "elementwise" else frozenset(found)
+    return None if node.op.kind in ("view", "source", "reduce") else frozenset(found)
+
+
+def _cheap_product(node: Node) -> bool:
+    """Whether a contraction takes few operations for each byte it gives: scores of attention, convolutions of one pixel
+    that make many channels from few."""
+    if node.op.name not in ("dot", "conv2d"):
+        return False
+    if node.op.name == "dot":
+        depth = node.inputs[0].shape[-2 if node.attrs[0] else -1]
+    else:
+        depth = prod(node.inputs[1].shape[1:])
+    return 2 * int(depth) <= MOST_OPERATIONS * node.dtype.itemsize
 
 
 def _paying(

@@ -329,7 +329,7 @@ def _reuse(
             for node, x in s.what[0].in_place:
                 if node in reused or node in shared or x in taken or last.get(x) != at or readers[x] != 1:
                     continue
-                if orders[node] != orders[x] or not identical(node.shape, x.shape):
+                if orders[node] != orders[x] or tuple(map(int, node.shape)) != tuple(map(int, x.shape)):
                     continue
                 if node in outputs and x in donatable and identical(outputs[node], x.shape):
                     reused[node] = x
