@@ -12,6 +12,7 @@ is kept, so that few are there again at a time.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -136,13 +137,25 @@ def _drop_with(
     x: Node, above: Dropped, grouping: Grouping, uses: dict[Node, list[int]], dropped: dict[Node, Dropped]
 ) -> None:
     """What would be kept only for something recomputed from it, and can itself be had from what is there then, is not."""
-    if x in dropped or x in grouping.outputs or x not in grouping.group_of or uses[x][-1] >= above.late:
+    if x in dropped or above.chain == MAX_CHAIN or _there(x, above.late, grouping, uses):
         return
-    made_of = _made_of(x, grouping, uses)
-    if made_of is None or above.chain == MAX_CHAIN or nbytes(x) < LEAST_BYTES:
-        return
-    if all(m not in grouping.group_of or m in dropped or uses[m][-1] >= above.late for m in made_of):
+    if x not in grouping.outputs and nbytes(x) >= LEAST_BYTES and _within_reach(x, above.late, grouping, uses, dropped):
+        made_of = _made_of(x, grouping, uses)
+        assert made_of is not None
         dropped[x] = Dropped(above.late, above.token, made_of, above.chain + 1)
+
+
+def _there(x: Node, late: int, grouping: Grouping, uses: dict[Node, list[int]]) -> bool:
+    """Whether a value is in memory at a time anyway."""
+    return x not in grouping.group_of or x in grouping.outputs or uses.get(x, [0])[-1] >= late
+
+
+def _within_reach(
+    x: Node, late: int, grouping: Grouping, uses: dict[Node, list[int]], others: Collection[Node]
+) -> bool:
+    """Whether a value can be recomputed at a time from what is there then, or is one of `others`."""
+    made_of = _made_of(x, grouping, uses)
+    return made_of is not None and all(m in others or _there(m, late, grouping, uses) for m in made_of)
 
 
 def _made_of(node: Node, grouping: Grouping, uses: dict[Node, list[int]]) -> frozenset[Node] | None:
@@ -186,7 +199,11 @@ def _paying(
     candidates = {f[0] for f in found}
     extra = {
         n: frozenset(
-            x for x in made_of if x in grouping.group_of and x not in candidates and uses.get(x, [0])[-1] < late
+            x
+            for x in made_of
+            if x not in candidates
+            and not _there(x, late, grouping, uses)
+            and not _within_reach(x, late, grouping, uses, candidates)
         )
         for n, late, _, made_of in found
     }
