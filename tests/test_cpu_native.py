@@ -176,6 +176,31 @@ def test_broken_code_is_refused_with_llvms_reason():
         compile_to_object("define void @kernel(", detect.detect())
 
 
+def test_an_interrupt_of_llvm_leaves_nothing_to_crash_on():
+    """The traceback is part of a cycle, whose objects the collector finalises in any order."""
+    python(
+        """
+    import gc
+    import llvmlite.binding as llvm
+    target = detect.detect()
+    compile_to_object(ADD, target)
+    def interrupted(*_):
+        raise KeyboardInterrupt
+    for owner, name in ((llvm.ModuleRef, "verify"), (llvm.TargetMachine, "emit_object")):
+        whole = getattr(owner, name)
+        setattr(owner, name, interrupted)
+        for _ in range(50):
+            try:
+                compile_to_object(ADD, target)
+            except KeyboardInterrupt as error:
+                error.itself = error
+            gc.collect()
+        setattr(owner, name, whole)
+    assert compile_to_object(ADD, target)
+    """
+    )
+
+
 def test_objects_can_be_made_for_other_processors():
     for target in TARGETS.values():
         assert compile_to_object(ADD, target)[:4] == b"\x7fELF"
