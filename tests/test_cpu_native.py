@@ -748,6 +748,23 @@ def test_blocks_are_aligned_writable_and_reused(nbytes):
     assert again == address and allocator.stats().mapped == 1
 
 
+def test_a_block_goes_back_without_running_python():
+    """An interrupt in a finaliser would be swallowed, and the block lost."""
+    allocator, ran = Allocator(), []
+    _, block = allocator.alloc(1000)
+    view = np.asarray(block)
+    before = sys.gettrace()
+    sys.settrace(lambda frame, *_: ran.append(frame.f_code.co_name))
+    try:
+        del block
+        del view
+    finally:
+        sys.settrace(before)
+    assert not ran
+    stats = allocator.stats()
+    assert stats.current == 0 and stats.kept > 0
+
+
 def test_size_classes_waste_at_most_an_eighth():
     for nbytes in [*range(1, 5000), *(3**k for k in range(8, 25))]:
         capacity = size_class(nbytes)
