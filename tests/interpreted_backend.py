@@ -61,7 +61,7 @@ class InterpretedProgram(Program):
             else:
                 self._reference(step, memory, bindings)
         shapes = [tuple(number(d, bindings) for d in shape) for shape in self.shapes]
-        return [Buffer(memory[n].reshape(shape)) for n, shape in zip(self.graph.outputs, shapes)]
+        return [_buffer(memory[n].reshape(shape)) for n, shape in zip(self.graph.outputs, shapes)]
 
     def _interpret(self, lowered: Lowered, memory: dict[Node, np.ndarray], bindings: Sequence[int]) -> None:
         tasks, combine = lowered.tasks(THREADS, bindings)
@@ -128,6 +128,10 @@ class InterpretedBackend(Backend):
     def compile(self, graph: Graph, donatable: frozenset[int] = frozenset(), inputs: Sequence[Buffer] = ()) -> Program:
         orders = {leaf: _order_of(b.array) for leaf, b in zip(graph.leaves, inputs)}
         return InterpretedProgram(graph, orders)
+
+
+def _buffer(a: np.ndarray) -> Buffer:
+    return Buffer(a, order=None if a.flags.c_contiguous else _order_of(a))
 
 
 def _order_of(a: np.ndarray) -> Order:

@@ -115,6 +115,17 @@ def test_the_backend_is_put_back():
     assert registry.current() is before
 
 
+def test_a_plan_is_for_the_order_of_its_inputs_in_memory():
+    rng = np.random.default_rng(0)
+    with interpreted_backend.use():
+        x, w = lz.tensor(rng.standard_normal((2, 16, 3, 4))), lz.nn.Parameter(rng.standard_normal((16, 16, 3, 3)))
+        channels_first, channels_last = x * 1, lz.nn.functional.conv2d(x, w, padding=1).detach()
+        lz.realize(channels_first, channels_last)
+        assert channels_first.numpy().strides != channels_last.numpy().strides
+        for y in channels_first, channels_last:
+            np.testing.assert_array_equal((y.detach() * 2).numpy(), 2 * y.numpy())
+
+
 @pytest.mark.parametrize("size", [(4, 1), (1, 4), (1, 1), (3, 2)])
 @pytest.mark.parametrize("shape", ["1chw", "nc11", "1c11", "n1hw", "nchw", "11h1"])
 def test_what_is_added_to_a_convolution_follows_its_pixels(size, shape):

@@ -176,6 +176,31 @@ def test_broken_code_is_refused_with_llvms_reason():
         compile_to_object("define void @kernel(", detect.detect())
 
 
+def test_an_interrupt_of_llvm_leaves_nothing_to_crash_on():
+    """The traceback is part of a cycle, whose objects the collector finalises in any order."""
+    python(
+        """
+    import gc
+    import llvmlite.binding as llvm
+    target = detect.detect()
+    compile_to_object(ADD, target)
+    def interrupted(*_):
+        raise KeyboardInterrupt
+    for owner, name in ((llvm.ModuleRef, "verify"), (llvm.TargetMachine, "emit_object")):
+        whole = getattr(owner, name)
+        setattr(owner, name, interrupted)
+        for _ in range(50):
+            try:
+                compile_to_object(ADD, target)
+            except KeyboardInterrupt as error:
+                error.itself = error
+            gc.collect()
+        setattr(owner, name, whole)
+    assert compile_to_object(ADD, target)
+    """
+    )
+
+
 def test_objects_can_be_made_for_other_processors():
     for target in TARGETS.values():
         assert compile_to_object(ADD, target)[:4] == b"\x7fELF"
@@ -721,6 +746,23 @@ def test_blocks_are_aligned_writable_and_reused(nbytes):
     assert allocator.stats().current == 0
     again, _block = allocator.alloc(nbytes)
     assert again == address and allocator.stats().mapped == 1
+
+
+def test_a_block_goes_back_without_running_python():
+    """An interrupt in a finaliser would be swallowed, and the block lost."""
+    allocator, ran = Allocator(), []
+    _, block = allocator.alloc(1000)
+    view = np.asarray(block)
+    before = sys.gettrace()
+    sys.settrace(lambda frame, *_: ran.append(frame.f_code.co_name))
+    try:
+        del block
+        del view
+    finally:
+        sys.settrace(before)
+    assert not ran
+    stats = allocator.stats()
+    assert stats.current == 0 and stats.kept > 0
 
 
 def test_size_classes_waste_at_most_an_eighth():

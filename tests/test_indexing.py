@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import interpreted_backend
 import lezero as lz
 from lezero import nn, optim
 from lezero.hal import registry
@@ -451,3 +454,62 @@ def test_a_row_that_is_written_is_read_where_it_is():
     x.realize()
     ((step,),) = run.statistics.last[0].program.schedule.steps
     assert "b1[i1 if" in step.sources[0].key
+
+
+def joined(*parts):
+    return lz.cat(parts) if isinstance(parts[0], lz.Tensor) else np.concatenate(parts)
+
+
+MASKED = {
+    "after": lambda x, z, i: joined(x, z[i]),
+    "between": lambda x, z, i: joined(x, z[i], x),
+    "sorted": lambda x, z, i: joined(x, lz.sort(z)[0] if isinstance(z, lz.Tensor) else np.sort(z)),
+    "padded": lambda x, z, i: F.pad(z[i], (40, 5)) if isinstance(z, lz.Tensor) else np.pad(z[i], (40, 5)),
+    "computed": lambda x, z, i: joined(x, abs(z[i] * 2) + 1),
+    "gathered twice": lambda x, z, i: joined(x, z[i][i]),
+    "nested": lambda x, z, i: joined(x, joined(z[i], z, z[i])),
+    "with and without": lambda x, z, i: joined(z[i], x) * joined(x, z[i]),
+    "a row of columns": lambda x, z, i: joined(x, z.reshape(2, 2)[:, i % 2].reshape(-1)[i]),
+    "before another mask": lambda x, z, i: (
+        joined(x, z[:2][i % 2].reshape(2, 2)[:, i[1:3] % 2].reshape(-1)[i], x)
+        + joined(x, z.reshape(2, 2)[:, i[1:3] % 2].reshape(-1)[i], z[i], x[:36])
+    ),
+    "picked": lambda x, z, i: joined(x, z.gather(0, i) if isinstance(z, lz.Tensor) else np.take_along_axis(z, i, 0)),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_an_index_is_only_read_where_its_gather_is(name):
+    """The interpreter refuses loads outside of an array that are not masked."""
+    x, z = rng.standard_normal(40).astype(np.float32), rng.standard_normal(4).astype(np.float32)
+    arguments = x, z, np.array([3, 0, 2, 1])
+    with interpreted_backend.use():
+        got = MASKED[name](*map(lz.tensor, arguments)).numpy()
+    np.testing.assert_array_equal(got, MASKED[name](*arguments))
+
+
+GUARDED = """
+import ctypes, mmap
+import numpy as np
+import lezero as lz
+from lezero.nn import functional as F
+
+memory = mmap.mmap(-1, 3 * mmap.PAGESIZE)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+count = mmap.PAGESIZE // 8
+index = np.frombuffer(memory, np.int64, count, mmap.PAGESIZE)
+index[:] = np.arange(count)[::-1]
+for page in (0, 2):
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + page * mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0
+i = lz.from_dlpack(index, copy=False)
+z, x = np.arange(count, dtype=np.float32), np.zeros(400, np.float32)
+assert np.shares_memory(i.numpy(), index)
+for got in lz.cat([lz.tensor(x), lz.tensor(z)[i], lz.tensor(x)]), F.pad(lz.tensor(z)[i], (400, 400)):
+    np.testing.assert_array_equal(got.numpy(), np.concatenate([x, z[::-1], x]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="makes pages that cannot be read")
+def test_generated_code_only_reads_an_index_where_its_gather_is():
+    done = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1010,6 +1010,10 @@ def accumulation(kind, split):
         opt.zero_grad()
         return add(x, y)
 
+    def zero_and_add(x, y):
+        opt.zero_grad(set_to_none=False)
+        return add(x, y)
+
     def add_and_step(x, y):
         loss = add(x, y)
         opt.step()
@@ -1029,6 +1033,7 @@ def accumulation(kind, split):
 
     return net, {
         "cleared first": (clear_and_add, add, add_and_step),
+        "zeros first": (zero_and_add, add, add_and_step),
         "cleared last": (add, add, add_step_and_clear),
         "clipped": (add, add, add_clip_step_and_clear),
     }[split]
@@ -1051,6 +1056,34 @@ def test_accumulation_may_be_split_over_captured_functions(kind, split):
                     np.testing.assert_array_equal(p.grad.numpy(), q.grad.numpy())
     for f in captured.values():  # with gradients there and without, if both occur
         assert len(f._variants) <= 2 and any(v.confirmed for v in f._variants.values())
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adamw"])
+def test_gradients_may_be_filled_with_zeros_at_the_start(kind):
+    """None is there at the first call, and some at all others."""
+
+    def run(captured):
+        net, functions = accumulation(kind, "zeros first")
+        calls = [lz.jit(f) for f in functions] if captured else functions
+        values = []
+        for i in range(6):
+            for k, call in enumerate(calls):
+                values.append(call(*batch(seed=3 * i + k)).item())
+        return net, calls, [*values, *[t.numpy() for p in net.parameters() for t in (p, p.grad)]]
+
+    (_, _, expected), (net, calls, found) = run(False), run(True)
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert [len(c._variants) for c in calls] == [2, 1, 1]
+    assert all(p.grad._base is None for p in net.parameters())  # no view of the gradient before
+
+
+def test_zeros_are_written_into_the_gradients_that_are_there():
+    w = nn.Parameter(lz.tensor([1.0, 2.0]))
+    for k, grad in enumerate((lz.tensor([3.0, 4.0]), lz.tensor([3.0, 4.0], requires_grad=True), w * 2)):
+        w.grad = grad
+        (optim.SGD([w], lr=0.1) if k % 2 else nn.ParameterList([w])).zero_grad(set_to_none=False)
+        assert w.grad is grad and grad.tolist() == [0.0, 0.0] and not grad.requires_grad
 
 
 def test_a_gradient_put_there_between_calls_is_added_to():

@@ -1,5 +1,10 @@
 """Every layer against PyTorch's of the same name: same weights, forward and all gradients, in float64."""
 
+import contextlib
+import itertools
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -475,3 +480,51 @@ def test_mistakes_are_named(call, error, message):
 def test_a_loss_of_other_shapes_warns():
     with pytest.warns(UserWarning, match=r"mse_loss.*\(3,\).*\(3, 1\)"):
         F.mse_loss(tensor(normal(3)), tensor(normal(3, 1)))
+
+
+LAYERS = Path(nn.__file__).parent
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt before the n-th line of the layers' own code, or of what points tensors at new values."""
+
+    def __init__(self, n):
+        self.left = n
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.trace)
+
+    def __exit__(self, *_):
+        sys.settrace(self.before)
+
+    def trace(self, frame, event, arg):
+        code = frame.f_code
+        if event == "line" and (code.co_name in ("point", "_point") or Path(code.co_filename).is_relative_to(LAYERS)):
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self.trace
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm1d(3), nn.BatchNorm1d(3, momentum=None), nn.InstanceNorm1d(3, track_running_stats=True)]
+)
+def test_an_interrupt_at_any_line_moves_all_running_statistics_or_none(layer):
+    batches = [tensor(normal(4, 3, 5)) for _ in range(8)]
+    layer.double().train()
+    before = [t.numpy().copy() for t in layer.buffers()]
+    moving = [k for k in range(3) if k < 2 or isinstance(layer, nn.BatchNorm1d)]
+    seen = set()
+    for n in itertools.count(1):
+        interrupt = Interrupt(n)
+        with contextlib.suppress(KeyboardInterrupt), interrupt:
+            layer(batches[n % 8])
+        if interrupt.left > 0:
+            break
+        now = [t.numpy().copy() for t in layer.buffers()]
+        moved = {not np.array_equal(now[k], before[k]) for k in moving}
+        assert len(moved) == 1, (n, before, now)
+        seen |= moved
+        before = now
+    assert seen == {True, False}

@@ -50,14 +50,26 @@ def compile_to_object(ir_text: str, target: Target) -> bytes:
     import llvmlite.binding as llvm
 
     machine = _machine(target.triple, target.cpu, target.features)
+    # A context of its own: whatever LLVM makes unique in it (types, constants) goes with it.
+    context = llvm.create_context()
+    # An interrupt's traceback may hold the module and the context in a cycle, which is finalised in any order, and LLVM
+    # crashes if the context goes first.  So it goes only here; where this is not reached, it leaks.
+    context._owned = True
     try:
-        # A context of its own: whatever LLVM makes unique in it (types, constants) goes with it.
-        module = llvm.parse_assembly(ir_text, context=llvm.create_context())
-        module.triple = target.triple
-        module.data_layout = str(machine.target_data)
-        module.verify()
+        module = llvm.parse_assembly(ir_text, context=context)
+        try:
+            return _optimised(llvm, module, machine, target.triple)
+        finally:
+            module.close()
+            context._owned = False
     except RuntimeError as error:
         raise CompileError(f"LLVM refused the generated code: {error}") from None
+
+
+def _optimised(llvm: Any, module: Any, machine: Any, triple: str) -> bytes:
+    module.triple = triple
+    module.data_layout = str(machine.target_data)
+    module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = False
     options.slp_vectorization = False

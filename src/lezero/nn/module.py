@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from lezero.nn import hooks, state
 from lezero.nn.located import name_layer
-from lezero.nn.parameter import Buffer, Parameter
+from lezero.nn.parameter import Buffer, Parameter, clear_grads
 from lezero.runtime import recorder
 from lezero.runtime.recorder import assign
 from lezero.tensor import Tensor, no_grad
@@ -281,11 +281,7 @@ class Module:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop every parameter's gradient, or fill it with zeros."""
-        for p in self.parameters():
-            if set_to_none:
-                p.grad = None
-            elif p.grad is not None:
-                p.grad = p.grad.detach().zero_()
+        clear_grads(self.parameters(), set_to_none)
 
     def _convert(self: M, change: Callable[[Tensor], Tensor]) -> M:
         """Change every parameter, its gradient and every buffer in place: the objects stay the ones an optimizer holds."""

@@ -81,14 +81,13 @@ class _WithStatistics(Module):
 class _BatchNorm(_WithStatistics):
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        mean, var, training = self.running_mean, self.running_var, self.training
-        momentum: Any = self.momentum
-        if training and self.num_batches_tracked is not None:
-            with no_grad():
-                self.num_batches_tracked.add_(1)
-                if momentum is None:  # the mean over all batches
-                    momentum = 1.0 / self.num_batches_tracked.to(x.dtype)
-        return F.batch_norm(x, mean, var, self.weight, self.bias, training or mean is None, momentum or 0.0, self.eps)
+        mean, training = self.running_mean, self.training
+        count = self.num_batches_tracked if training else None
+        momentum = 0.0 if self.momentum is None and count is None else self.momentum
+        return F.batch_norm(
+            x, mean, self.running_var, self.weight, self.bias, training or mean is None, momentum, self.eps,
+            num_batches_tracked=count,
+        )  # fmt: skip
 
 
 class BatchNorm1d(_BatchNorm):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from lezero.graph.dtype import as_dtype, default_dtype
-from lezero.tensor import Tensor, empty, from_numpy, make_parameter, tensor
+from lezero.tensor import Tensor, empty, from_numpy, make_parameter, no_grad, tensor
 from lezero.tensor.creation import _check_device, _from_array
 
 
@@ -30,6 +31,18 @@ def new_buffer(*shape: int, fill: float = 0.0, device: Any = None, dtype: Any = 
     if fill:  # zeros that nobody has touched take no memory until an initialiser's run replaces them
         array[...] = fill
     return make_parameter(Tensor, _from_array(array), False)
+
+
+def clear_grads(tensors: Iterable[Tensor], set_to_none: bool) -> None:
+    """Drop the gradients of `tensors`, or write zeros into those that are there, where whoever holds them sees it."""
+    for t in tensors:
+        if set_to_none:
+            t.grad = None
+        elif (grad := t.grad) is not None:
+            if grad.is_leaf:
+                grad.requires_grad_(False)
+            with no_grad():
+                grad.zero_()
 
 
 class Parameter(Tensor):

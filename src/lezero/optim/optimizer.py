@@ -10,6 +10,7 @@ from typing import Any
 
 from lezero import runtime
 from lezero.nn.hooks import HookHandle
+from lezero.nn.parameter import clear_grads
 from lezero.optim.recording import share_counts
 from lezero.runtime.recorder import STATE, on_line
 from lezero.runtime.replay import replayed
@@ -133,11 +134,7 @@ class Optimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the parameters' gradients (the default), or fill them with zeros."""
         for group in self.param_groups:
-            for p in group["params"]:
-                if set_to_none:
-                    p.grad = None
-                elif p.grad is not None:
-                    p.grad = p.grad.detach().zero_()
+            clear_grads(group["params"], set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group: ``{"params": [...], "lr": ...}``; what it does not give comes from the defaults."""

@@ -536,7 +536,16 @@ def adopt(t: Handle, value: Handle) -> None:
 
 
 def point(handles: Sequence[Handle], nodes: Sequence[Node]) -> None:
-    """Make handles stand for nodes of the recording in progress, without telling anybody."""
+    """Make handles stand for nodes of the recording in progress, without telling anybody; all of them, even when an
+    interrupt comes in between."""
+    try:
+        _point(handles, nodes)
+    except BaseException:
+        _point(handles, nodes)
+        raise
+
+
+def _point(handles: Sequence[Handle], nodes: Sequence[Node]) -> None:
     state = STATE
     rec, capture = state.recording, state.capture
     imported, made = rec.imported, rec.handles
@@ -550,6 +559,25 @@ def point(handles: Sequence[Handle], nodes: Sequence[Node]) -> None:
             journal.append((t, t._buffer))
         made.append(ref(t))  # first: an interrupt in between must not leave a handle that no run knows of
         t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
+
+
+def assign_together(handles: Sequence[Handle], values: Sequence[Handle]) -> None:
+    """``assign`` for several handles: an interrupt leaves all of them written or none, where no view and no gradient has to
+    hear of it."""
+    for t in handles:
+        if t._base is not None or t._views is not None or t._requires_grad:
+            for each, value in zip(handles, values):
+                assign(each, value)
+            return
+    rec = STATE.recording
+    point(
+        handles, [v._node if v._rec is rec else step(rec, REGISTRY["identity"], (_source(rec, v),), ()) for v in values]
+    )
+
+
+def _source(rec: Recording, value: Handle) -> Node:
+    """The node of a handle in a recording."""
+    return value._node if value._rec is rec else rec.imported.get(id(value)) or import_handle(rec, value)
 
 
 def assign(t: Handle, value: Handle) -> None:
@@ -596,9 +624,8 @@ def _refuse_leaves(t: Handle) -> None:
 def _as_variable(value: Handle) -> Handle:
     """A leaf boundary: gradients stop here (see ``variables``)."""
     rec = STATE.recording
-    source = value._node if value._rec is rec else rec.imported.get(id(value)) or import_handle(rec, value)
     t = tensor_class.__new__(tensor_class)
-    t._rec, t._node = rec, step(rec, REGISTRY["variable"], (source,), ())
+    t._rec, t._node = rec, step(rec, REGISTRY["variable"], (_source(rec, value),), ())
     return t
 
 

@@ -22,7 +22,7 @@ from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.ops.creation import compute_code
 from lezero.schedule.groups import Group, Grouping
-from lezero.schedule.index import Ix, Mask
+from lezero.schedule.index import Ix
 from lezero.schedule.layout import linear, now, planar, row_major
 from lezero.schedule.lower import Lowering, number
 from lezero.schedule.prepare import matrix
@@ -119,11 +119,7 @@ class _Tail(Lowering):
     def __init__(self, group: Group, grouping: Grouping, stored: set[Node], owner: Contracted):
         super().__init__(group, grouping, stored)
         self.owner = owner
-        root = group.nodes[0]
-        compute = compute_code(root.dtype)
-        position = group.index[root]
-        self.memo[root, tuple(p.key for p in position)] = self._rounded(ir.acc("tile", compute), root)
-        self.root = root
+        self.root = group.nodes[0]
         self.names: list[tuple[str, str]] = []
 
     def build(self) -> Epilogue:  # type: ignore[override]
@@ -135,6 +131,11 @@ class _Tail(Lowering):
             outputs.append((name, n.dtype.code, value))
         self.owner.params = list(self.params.values)
         return Epilogue(tuple(outputs), tuple(self.names))
+
+    def _value(self, node: Node, position: tuple[Ix, ...], mask: ir.Value | None) -> ir.Value:
+        if node is self.root:
+            return self._rounded(ir.acc("tile", compute_code(node.dtype)), node)
+        return super()._value(node, position, mask)
 
     def buffer(self, what: Any, type: str, mode: str = "r") -> int:
         if what not in self.buffers:
@@ -178,7 +179,7 @@ class _Tail(Lowering):
                 left = ir.call("floordiv", left, self.params.value(v.extent))
         return total
 
-    def _load(self, node: Node, position: tuple[Ix, ...], mask: Mask | None) -> ir.Value:
+    def _load(self, node: Node, position: tuple[Ix, ...], mask: ir.Value | None) -> ir.Value:
         k = self.buffer(node, node.dtype.code)
         index = self._index(linear(position, node.shape, self.grouping.orders[node]))
         return ir.cast(ir.load(k, node.dtype.code, index), compute_code(node.dtype))

@@ -8,6 +8,7 @@ the same.  View rules (``ops.base.View.index``) are called with these.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from lezero.graph.dim import Dim, same
@@ -34,8 +35,13 @@ def _atom_key(atom: Atom) -> Any:
     if isinstance(atom, Var):
         return ("v", atom.name)
     if atom[0] == "read":
-        return ("read", id(atom[1]), tuple(i.key for i in atom[2]))
+        return read_key(atom[1], atom[2])
     return (atom[0], *(a.key if isinstance(a, Ix) else poly(a) for a in atom[1:]))
+
+
+def read_key(node: Any, position: tuple[Ix, ...]) -> Any:
+    """What tells an element of an index tensor from others."""
+    return ("read", id(node), tuple(i.key for i in position))
 
 
 def _is_number(x: Any) -> bool:
@@ -173,6 +179,17 @@ class Ix:
         for a, _ in self.terms.values():
             _collect(a, found)
         return found
+
+    def reads(self) -> Iterator[Any]:
+        """Keys of the elements of index tensors in it."""
+        for key, (a, _) in self.terms.items():
+            if isinstance(a, Var):
+                continue
+            if a[0] == "read":
+                yield key
+            for part in a[2] if a[0] == "read" else a[1:]:
+                if isinstance(part, Ix):
+                    yield from part.reads()
 
     def affine(self) -> dict[str, int] | None:
         """variable -> coefficient, or None if there is more than variables in it."""

@@ -18,7 +18,7 @@ from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.ops.creation import compute_code
 from lezero.schedule.groups import Group, Grouping, loop_order, pieces, reshaped
-from lezero.schedule.index import TRUE, Emit, Ix, Mask, Params, Var
+from lezero.schedule.index import Emit, Ix, Mask, Params, Var, read_key, within
 from lezero.schedule.layout import linear
 
 GRAIN = 16_384
@@ -108,6 +108,7 @@ class Lowering:
         self.rename: dict[str, Ix | None] = {}
         self.emit = Emit(self.params, self._read)
         self.memo: dict[Any, ir.Value] = {}
+        self.readable: dict[Any, ir.Value | None] = {}  # elements of index tensors: the mask they exist behind
         self.scratched: dict[Node, tuple[int, ir.Value]] = {}
         self.loaded: dict[Node, set[Any]] = {}  # where each array is read
         self.written: dict[Node, Any] = {}  # where each result is stored
@@ -122,15 +123,20 @@ class Lowering:
             self.types.append((type, mode))
         return self.buffers[what]
 
-    def value(self, node: Node, position: tuple[Ix, ...]) -> ir.Value:
-        """A node's element at a position, in the type that computes for its dtype."""
-        key = (node, tuple(p.key for p in position))
+    def value(self, node: Node, position: tuple[Ix, ...], mask: ir.Value | None = None) -> ir.Value:
+        """A node's element at a position, in the type that computes for its dtype.
+
+        Behind a mask the position need only exist where that holds, and nothing is read from memory elsewhere.
+        """
+        if self.grouping.group_of.get(node) is self.group:
+            mask = None  # members are read where the kernel computes them, which is in range
+        key = (node, tuple(p.key for p in position), mask)
         have = self.memo.get(key)
         if have is None:
-            have = self.memo[key] = self._value(node, position)
+            have = self.memo[key] = self._value(node, position, mask)
         return have
 
-    def _value(self, node: Node, position: tuple[Ix, ...]) -> ir.Value:
+    def _value(self, node: Node, position: tuple[Ix, ...], mask: ir.Value | None) -> ir.Value:
         group = self.group
         member = self.grouping.group_of.get(node) is group
         if member and node.op.kind == "reduce":
@@ -139,12 +145,14 @@ class Lowering:
             return self._from_scratch(node)
         if not member and not (node.op.kind == "view" and node not in self.grouping.group_of):
             if node.op.kind == "leaf" or not self.grouping.inline(node):
-                return self._load(node, position, None)
+                return self._load(node, position, mask)
         if node.op.kind == "view":
-            return self._view(node, position, None)
+            return self._view(node, position, mask)
         if node.op.kind == "source":
             return self._source(node, position)
-        return self._element(node, [self.value(x, position if x.ndim == len(position) else ()) for x in node.inputs])
+        return self._element(
+            node, [self.value(x, position if x.ndim == len(position) else (), mask) for x in node.inputs]
+        )
 
     def _element(self, node: Node, args: list[ir.Value]) -> ir.Value:
         element = node.op.element
@@ -177,51 +185,40 @@ class Lowering:
         inputs = [self.value(x, ()) for x in node.inputs]
         return self._rounded(_typed(element(at, shape, node.dtype, *inputs, **self._attrs(node)), node), node)
 
-    def _view(self, node: Node, position: tuple[Ix, ...], outer: Mask | None) -> ir.Value:
-        """The pieces of a view, each behind its mask."""
+    def _view(self, node: Node, position: tuple[Ix, ...], outer: ir.Value | None) -> ir.Value:
+        """The pieces of a view, each behind its mask, and all of them behind `outer`."""
         result: ir.Value | None = None
         fill = dict(node.named_attrs()).get("fill", 0)
         code = compute_code(node.dtype)
         parts = pieces(node, position)
         if not parts:
             return ir.const(fill, code)
+        before = self.readable
+        asked = [ix for _, at, mask in parts for ix in (*at, *(mask.indices() if mask else ()))]
+        here = dict.fromkeys((key for ix in asked for key in ix.reads()), outer)
+        self.readable = {**before, **here} if outer is None else {**here, **before}
         for k, at, mask in reversed(parts):
-            x = node.inputs[k]
-            both = mask if outer is None else outer if mask is None else outer & mask
-            v = self.value(x, at) if both is None else self._masked(x, at, both)
             if mask is None:
-                result = v
+                result = self.value(node.inputs[k], at, outer)
                 continue
-            for ix in mask.indices():
-                self._pin(ix)
+            condition = self._condition(mask)
+            both = condition if outer is None else ir.call("and", outer, condition)
             otherwise = result if result is not None else ir.const(fill, code)
-            result = ir.call("where", self._condition(mask), v, otherwise)
+            result = ir.call("where", condition, self.value(node.inputs[k], at, both), otherwise)
+        self.readable = before
         assert result is not None
         return result
-
-    def _masked(self, x: Node, at: tuple[Ix, ...], mask: Mask) -> ir.Value:
-        """A value that is only there where `mask` holds: loads behind it are masked, so that nothing outside is read."""
-        grouping = self.grouping
-        if x.op.kind == "view" and x not in grouping.group_of:
-            return self._view(x, at, mask)
-        if grouping.group_of.get(x) is not self.group and (x.op.kind == "leaf" or not grouping.inline(x)):
-            return self._load(x, at, mask)
-        if x.op.kind == "elementwise" and x not in grouping.group_of:
-            return self._element(x, [self._masked(y, at if y.ndim == len(at) else (), mask) for y in x.inputs])
-        return self.value(x, at)
 
     def _condition(self, mask: Mask) -> ir.Value:
         for ix in mask.indices():
             self._pin(ix)
         return self.emit.mask(mask)  # its variables are pinned, so none of them was renamed
 
-    def _load(self, node: Node, position: tuple[Ix, ...], mask: Mask | None) -> ir.Value:
+    def _load(self, node: Node, position: tuple[Ix, ...], mask: ir.Value | None) -> ir.Value:
         k = self.buffer(node, node.dtype.code)
         at = linear(position, node.shape, self.grouping.orders[node])
         self.loaded.setdefault(node, set()).add(at.key)
-        index = self._index(at)
-        condition = None if mask is None or mask is TRUE else self._condition(mask)
-        v = ir.load(k, node.dtype.code, index, condition)
+        v = ir.load(k, node.dtype.code, self._index(at), mask)
         return ir.cast(v, compute_code(node.dtype))
 
     def _index(self, at: Ix) -> ir.Value:
@@ -232,8 +229,11 @@ class Lowering:
         return self.emit.ix(self._renamed(at))
 
     def _read(self, node: Node, position: tuple[Ix, ...]) -> ir.Value:
-        """An element of an index tensor."""
-        return ir.cast(self.value(node, tuple(Ix.of(p) for p in position)), "i64")
+        """An element of an index tensor, read only where the view that asks for it is read."""
+        mask = self.readable.get(read_key(node, position))
+        if mask is not None and all(within(p, d) and not any(p.reads()) for p, d in zip(position, node.shape)):
+            mask = None  # it exists everywhere
+        return ir.cast(self.value(node, position, mask), "i64")
 
     def _pin(self, ix: Ix) -> None:
         """Variables that occur other than linearly keep their own loops."""

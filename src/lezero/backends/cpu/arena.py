@@ -19,6 +19,8 @@ import sys
 import threading
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -35,14 +37,11 @@ class Block:
     ``numpy.asarray(block)`` is a view of its bytes, and views hold the block.
     """
 
-    __slots__ = ("__weakref__", "_allocator", "_capacity", "_mapping", "address", "nbytes")
+    __slots__ = ("__weakref__", "address", "nbytes")
 
-    def __init__(self, allocator: Allocator, address: int, nbytes: int, capacity: int, mapping: object) -> None:
+    def __init__(self, address: int, nbytes: int) -> None:
         self.address = address
         self.nbytes = nbytes
-        self._allocator = allocator
-        self._capacity = capacity
-        self._mapping = mapping
 
     @property
     def __array_interface__(self) -> dict[str, object]:
@@ -51,9 +50,15 @@ class Block:
     def fill(self, byte: int) -> None:
         ctypes.memset(self.address, byte, self.nbytes)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_mapping"):  # otherwise an interrupt came while it was made
-            self._allocator._returned.append((self._capacity, self.address, self._mapping))
+
+class _Lent(ref):
+    """What a block was made of.  When the block goes, the interpreter itself appends this to the queue of what came back: no
+    Python runs, so an interrupt is neither lost in a finaliser nor can it lose the memory."""
+
+    __slots__ = ("address", "capacity", "mapping")
+    address: int
+    capacity: int
+    mapping: object
 
 
 @dataclass
@@ -75,7 +80,8 @@ class Allocator:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._returned: deque[tuple[int, int, object]] = deque()
+        self._lent: dict[int, _Lent] = {}  # by address
+        self._returned: deque[ref[Block]] = deque()
         self._free: dict[int, list[tuple[int, object]]] = {}
         self._current = self._peak = self._kept = self._mapped = 0
 
@@ -98,7 +104,11 @@ class Allocator:
                 address, mapping = self._new(capacity, nbytes)
             self._current += capacity
             self._peak = max(self._peak, self._current)
-        return address, Block(self, address, nbytes, capacity, mapping)
+            block = Block(address, nbytes)
+            lent = _Lent(block, self._returned.append)
+            lent.address, lent.capacity, lent.mapping = address, capacity, mapping
+            self._lent[address] = lent
+        return address, block
 
     def stats(self) -> MemoryStats:
         with self._lock:
@@ -119,10 +129,11 @@ class Allocator:
 
     def _collect(self) -> None:
         while self._returned:
-            capacity, address, mapping = self._returned.popleft()
-            self._free.setdefault(capacity, []).append((address, mapping))
-            self._current -= capacity
-            self._kept += capacity
+            lent: Any = self._returned.popleft()
+            del self._lent[lent.address]
+            self._free.setdefault(lent.capacity, []).append((lent.address, lent.mapping))
+            self._current -= lent.capacity
+            self._kept += lent.capacity
         if self._kept > max(_KEEP, self._peak):
             self._trim(max(_KEEP, self._peak) // 2)
 

@@ -8,9 +8,12 @@ from typing import Any
 from lezero.graph.dtype import float64
 from lezero.ops import creation, movement, normalization
 from lezero.ops.arithmetic import lerp
+from lezero.ops.base import REGISTRY
 from lezero.runtime import scalar_input
-from lezero.runtime.recorder import STATE, assign, record
+from lezero.runtime.recorder import STATE, assign_together, record
 from lezero.tensor import Tensor, no_grad
+
+_ADD = REGISTRY["add"]
 
 
 def _affine_operands(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, ...]:
@@ -31,11 +34,14 @@ def batch_norm(
     training: bool = False,
     momentum: Any = 0.1,
     eps: float = 1e-5,
+    *,
+    num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
     """Batch normalisation over (batch, channels, ...).
 
     In training the batch's own statistics are used, and the running ones (where given) move towards them by `momentum`, the
-    variance unbiased; otherwise the running ones are used.
+    variance unbiased; otherwise the running ones are used.  `num_batches_tracked` (int64, one element) is increased along
+    with them; where it is given and `momentum` is None, they are the means over all batches.
     """
     if input.ndim < 2:
         raise ValueError(f"batch_norm: an input (batch, channels, ...) is needed, got shape {tuple(input.shape)}")
@@ -50,22 +56,38 @@ def batch_norm(
     if shape[0] == 1 and all(d == 1 for d in shape[2:]):
         raise ValueError(f"batch_norm: more than one value per channel is needed in training, got shape {tuple(shape)}")
     y = record(normalization.batch_norm, _affine_operands(input, weight, bias), (1, eps))
-    if running_mean is not None or running_var is not None:
+    running = (running_mean, running_var, num_batches_tracked)
+    if any(t is not None for t in running):
         grad_mode, STATE.grad_mode = STATE.grad_mode, False  # spelled out: no_grad() would take 15 % of the whole call
         try:
-            if running_mean is not None:
-                _move(running_mean, record(normalization.batch_mean, (input,), (1,)), momentum)
-            if running_var is not None:
-                _move(running_var, record(normalization.batch_var, (input,), (1, 1)), momentum)
+            _track(input, *running, momentum)
         finally:
             STATE.grad_mode = grad_mode
     return y
 
 
-def _move(running: Tensor, value: Tensor, momentum: Any) -> None:
+def _track(input: Tensor, mean: Tensor | None, var: Tensor | None, count: Tensor | None, momentum: Any) -> None:
+    """Move the running statistics, in one go."""
+    written, values = [], []
+    if count is not None:
+        counted = record(_ADD, (count, 1), ())
+        written.append(count)
+        values.append(counted)
+        if momentum is None:
+            momentum = 1.0 / counted.to(input.dtype)
+    if mean is not None:
+        written.append(mean)
+        values.append(_moved(mean, record(normalization.batch_mean, (input,), (1,)), momentum))
+    if var is not None:
+        written.append(var)
+        values.append(_moved(var, record(normalization.batch_var, (input,), (1, 1)), momentum))
+    assign_together(written, values)
+
+
+def _moved(running: Tensor, value: Tensor, momentum: Any) -> Tensor:
     weight = momentum if isinstance(momentum, Tensor) else scalar_input(lambda: momentum, float64)
     moved = record(lerp, (running, value, weight), ())
-    assign(running, moved if moved.dtype is running.dtype else moved.to(running.dtype))
+    return moved if moved.dtype is running.dtype else moved.to(running.dtype)
 
 
 def layer_norm(
@@ -126,8 +148,9 @@ def instance_norm(
     if running_mean is not None and running_var is not None:
         with no_grad():
             axes = tuple(range(2, input.ndim))
-            _move(running_mean, input.mean(axes).mean(0), momentum)
-            _move(running_var, input.var(axes, correction=1).mean(0), momentum)
+            mean = _moved(running_mean, input.mean(axes).mean(0), momentum)
+            var = _moved(running_var, input.var(axes, correction=1).mean(0), momentum)
+            assign_together((running_mean, running_var), (mean, var))
     return normalization.group_norm(*_affine_operands(input, weight, bias), groups=int(input.shape[1]), eps=eps)
 
 
