@@ -394,16 +394,17 @@ def test_a_dataset_that_raises_names_its_error_and_ends_its_workers(workers, unh
 KNOBS = [
     ("LEZERO_NUM_THREADS", "0"), ("LEZERO_NUM_THREADS", "abc"), ("LEZERO_NUM_THREADS", "9" * 30), ("LEZERO_BACKEND", "foo"),
     ("LEZERO_CACHE_LIMIT", "x"), ("LEZERO_CACHE_LIMIT", "-1"), ("LEZERO_CACHE_DIR", "~nobody.at.all/x"), ("LEZERO_CPU", "foo"),
-    ("LEZERO_COMPILE_WORKERS", "many"),
+    ("LEZERO_COMPILE_WORKERS", "many"), ("LEZERO_PASSES", "-nosuch"),
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("command", ["bench", "doctor"])
 @pytest.mark.parametrize(("name", "value"), KNOBS)
-def test_a_knob_with_a_value_it_cannot_have_is_one_line(name, value, tmp_path):
+def test_a_knob_with_a_value_it_cannot_have_is_one_line(name, value, command, tmp_path):
     environment = {"LEZERO_CACHE_DIR": str(tmp_path / "kernels"), name: value}  # empty, so that helpers are wanted
-    said = one_line(lezero("bench", **environment))
+    said = one_line(lezero(command, **environment))
     assert f"{name}={value!r}" in said
-    assert re.search("expected|installed: cpu, numpy|it can be one of generic", said)
+    assert re.search("expected|installed: cpu, numpy|it can be one of generic|not one of -eliminate_common", said)
 
 
 @pytest.mark.parametrize("value", ["", " CPU ", "numpy"])

@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 
+from lezero.knobs import KnobError
+
 _PACKAGES = ("numpy", "llvmlite", "ml_dtypes", "rich", "click", "scikit-learn")
 
 
@@ -99,6 +101,8 @@ def _backends() -> dict[str, str]:
         try:
             devices = registry.load_backend(name).devices()
             found[name] = ", ".join(str(d) for d in devices)
+        except KnobError:
+            raise  # the user's to mend, and no property of the backend
         except Exception as error:  # a third party's backend may fail in any way, which is what is wanted to know
             found[name] = f"unusable: {error}"
     return found
@@ -111,6 +115,8 @@ def _self_check() -> dict[str, Any]:
     start = time.perf_counter()
     try:
         errors = {name: _error(got, wanted) for name, got, wanted in _small_problems(np)}
+    except KnobError:
+        raise
     except Exception as error:
         return {"passed": False, "reason": f"{type(error).__name__}: {error}"}
     bad = [name for name, e in errors.items() if not e < 1e-5]

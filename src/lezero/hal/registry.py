@@ -6,7 +6,7 @@ import os
 from importlib import import_module
 
 from lezero.hal.backend import Backend
-from lezero.hal.knobs import KnobError
+from lezero.knobs import KnobError
 
 _BUILTIN = {"cpu": "lezero.backends.cpu:CpuBackend", "numpy": "lezero.backends.numpy:NumpyBackend"}
 _made: dict[str, Backend] = {}

@@ -23,10 +23,10 @@ from pathlib import Path
 
 import lezero.codegen
 import lezero.loops
+from lezero import knobs
 from lezero.backends.cpu.loader import LoadedKernel
 from lezero.codegen.launch import KernelSource
 from lezero.codegen.target import Target
-from lezero.hal import knobs
 
 _MAGIC = b"LZK2"
 _HEADER = len(_MAGIC) + 32  # then a SHA-256 of the name and the object, then the object
