@@ -23,10 +23,6 @@ from lezero.trainer.checkpoints import Checkpoints, random_state, restore_random
 from lezero.trainer.metrics import Meter, Metric, named
 
 
-class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a fit, after the step under way was finished and, with checkpoints, saved."""
-
-
 class Trainer:
     """Trains a model: the usual loop, with what one always needs around it.
 
@@ -112,9 +108,9 @@ class Trainer:
 
         Raises
         ------
-        TrainingInterrupted
-            On Ctrl-C: the optimizer step under way is finished first, and with `checkpoints` everything is saved.  A second
-            Ctrl-C stops at once.
+        KeyboardInterrupt
+            On Ctrl-C: the optimizer step under way is finished first, and with `checkpoints` everything is saved; the message
+            says where.  A second Ctrl-C stops at once.
         """
         if self.optimizer is None or self.loss_fn is None:
             raise ValueError("Trainer.fit needs an optimizer and a loss_fn")
@@ -347,12 +343,13 @@ class Trainer:
             signal.signal(signal.SIGINT, before)
 
     def _leave(self) -> None:
+        # No class of its own: CPython ends a script with 130, as shells expect after Ctrl-C, for this very class only.
         if self._checkpoints is None:
-            raise TrainingInterrupted(
+            raise KeyboardInterrupt(
                 f"interrupted after step {self.step}; nothing was saved, as no checkpoints were asked for"
             )
         path = self._checkpoints.save(self)
-        raise TrainingInterrupted(f"interrupted after step {self.step}; saved to {path}, continue with resume=True")
+        raise KeyboardInterrupt(f"interrupted after step {self.step}; saved to {path}, continue with resume=True")
 
     def _call(self, name: str, *args: Any) -> None:
         for callback in self.callbacks:
