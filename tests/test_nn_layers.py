@@ -1,8 +1,11 @@
 """Every layer against PyTorch's of the same name: same weights, forward and all gradients, in float64."""
 
+import re
+
 import numpy as np
 import pytest
 
+import lezero as lz
 from lezero import nn
 from lezero.nn import functional as F
 from lezero.tensor import no_grad, tensor
@@ -475,3 +478,17 @@ def test_mistakes_are_named(call, error, message):
 def test_a_loss_of_other_shapes_warns():
     with pytest.warns(UserWarning, match=r"mse_loss.*\(3,\).*\(3, 1\)"):
         F.mse_loss(tensor(normal(3)), tensor(normal(3, 1)))
+
+
+@pytest.mark.parametrize(
+    "layer, shape, read",
+    [
+        (nn.Conv1d(1, 2, 3), (5, 8), "(channels, length)"),
+        (nn.Conv2d(1, 2, 3), (5, 8, 8), "(channels, height, width)"),
+        (nn.ConvTranspose2d(1, 2, 3), (5, 8, 8), "(channels, height, width)"),
+    ],
+)
+def test_a_batch_without_channels_is_said_to_have_been_taken_as_unbatched(layer, shape, read):
+    with pytest.raises(ValueError, match=re.escape(f"of shape {shape} was taken for {read} without batch")):
+        layer(lz.ones(*shape))
+    assert layer(lz.ones(*shape).unsqueeze(1)).shape[0] == 5

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
+from inspect import CO_VARKEYWORDS
 from types import ModuleType
 from typing import Any
 
@@ -77,6 +78,35 @@ def _close(name: str, known: Iterable[str]) -> list[str]:
 
 def _plain(name: str) -> str:
     return name.replace("_", "").lower()
+
+
+class SpeltArguments:
+    """A class that says, of a keyword argument its constructor does not have, what was probably meant."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            _refuse_unknown(cls, kwargs)
+        return super().__new__(cls)
+
+
+def _refuse_unknown(cls: type, given: Iterable[str]) -> None:
+    constructor = cls.__init__  # type: ignore[misc]
+    accepted: tuple[str, ...] = ()
+    if constructor is not object.__init__:
+        code = getattr(constructor, "__code__", None)
+        if code is None or code.co_flags & CO_VARKEYWORDS:  # the constructor decides
+            return
+        accepted = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    for name in given:
+        if name not in accepted:
+            raise unexpected(cls, name, accepted)
+
+
+def unexpected(cls: type, name: str, accepted: Iterable[str]) -> TypeError:
+    """The error for a keyword argument that a class's constructor does not have."""
+    close = " or ".join(map(repr, _close(name, accepted)))
+    advice = f"did you mean {close}?" if close else f"it takes {', '.join(accepted) or 'none'}"
+    return TypeError(f"{cls.__name__}: there is no argument {name!r}: {advice}")
 
 
 class _Part(ModuleType):

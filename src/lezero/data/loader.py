@@ -13,10 +13,11 @@ from lezero.data.dataset import IterableDataset
 from lezero.data.fetch import END, Fetcher
 from lezero.data.randomness import batch_randomness, draw_seed, generator_state, restore_generator
 from lezero.data.sampler import BatchSampler, RandomSampler, SequentialSampler
+from lezero.misspelt import SpeltArguments
 from lezero.tensor import tensor
 
 
-class DataLoader:
+class DataLoader(SpeltArguments):
     """Iterate over a dataset in batches.
 
     Parameters

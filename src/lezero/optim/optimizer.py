@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lezero import runtime
+from lezero.misspelt import SpeltArguments
 from lezero.nn.hooks import HookHandle
 from lezero.optim.recording import share_counts
 from lezero.runtime.recorder import STATE, on_line
@@ -26,7 +27,7 @@ class _Required:
 required = _Required()
 
 
-class Optimizer:
+class Optimizer(SpeltArguments):
     """The base class; an optimizer of your own defines ``step``.
 
     Parameters
@@ -60,9 +61,8 @@ class Optimizer:
                 f"{type(self).__name__}: an iterable of tensors or of dicts is needed; give [tensor] for one tensor"
             )
         if not isinstance(params, Iterable):
-            hint = ": give its .parameters()" if hasattr(params, "parameters") else ""
             raise TypeError(
-                f"{type(self).__name__}: an iterable of tensors or of dicts is needed, got a {type(params).__name__}{hint}"
+                f"{type(self).__name__}: an iterable of tensors or of dicts is needed, got a {type(params).__name__}{_hint(params)}"
             )
         self.defaults = defaults
         self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
@@ -148,6 +148,8 @@ class Optimizer:
         params = group["params"]
         if isinstance(params, Tensor):
             params = [params]
+        if not isinstance(params, Iterable):
+            raise TypeError(f'{name}: "params" are tensors, got a {type(params).__name__}{_hint(params)}')
         if isinstance(params, (set, frozenset)):
             raise TypeError(f"{name}: parameters need an order; give a list instead of a set")
         params = list(params)
@@ -156,7 +158,7 @@ class Optimizer:
             params = [p for _, p in params]
         for p in params:
             if not isinstance(p, Tensor):
-                raise TypeError(f"{name}: a parameter is a Tensor, got {type(p).__name__}")
+                raise TypeError(f"{name}: a parameter is a Tensor, got {type(p).__name__}{_hint(p)}")
             if not p.is_leaf:
                 raise ValueError(
                     f"{name}: a tensor of shape {tuple(p.shape)} is the result of an operation, not a leaf to train"
@@ -269,6 +271,10 @@ class Optimizer:
             lines.append(f"Parameter Group {i}")
             lines += [f"    {k}: {group[k]}" for k in sorted(group) if k not in ("params", "param_names")]
         return "\n".join([*lines, ")"])
+
+
+def _hint(given: Any) -> str:
+    return "; pass model.parameters()" if hasattr(given, "parameters") else ""
 
 
 def _decides(value: Any) -> Any:

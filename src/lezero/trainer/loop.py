@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from lezero.io import load
+from lezero.misspelt import SpeltArguments
 from lezero.runtime import realize
 from lezero.tensor import Tensor, no_grad, tensor
 from lezero.trainer import progress as display
@@ -23,7 +24,7 @@ from lezero.trainer.checkpoints import Checkpoints, random_state, restore_random
 from lezero.trainer.metrics import Meter, Metric, named
 
 
-class Trainer:
+class Trainer(SpeltArguments):
     """Trains a model: the usual loop, with what one always needs around it.
 
     Parameters

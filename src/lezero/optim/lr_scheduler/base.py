@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from lezero.misspelt import SpeltArguments
 from lezero.optim.optimizer import Optimizer
 
 
-class LRScheduler:
+class LRScheduler(SpeltArguments):
     """Base class: override ``get_lr()``, which gives the rates for ``self.last_epoch`` from those in the groups.
 
     Parameters
