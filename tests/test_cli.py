@@ -200,6 +200,7 @@ def test_doctor_says_when_the_cache_cannot_be_written(call, monkeypatch, tmp_pat
     blocked.write_text("")
     monkeypatch.setenv("LEZERO_CACHE_DIR", str(blocked / "kernels"))
     assert "NOT WRITABLE" in call("doctor")[1]
+    assert "NOT WRITABLE" in call("cache")[1] and not json.loads(call("cache", "--json")[1])["writable"]
 
 
 # -- mistakes -------------------------------------------------------------------------------------------------

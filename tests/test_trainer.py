@@ -285,6 +285,19 @@ def test_a_script_stopped_by_ctrl_c_ends_as_shells_expect(tmp_path):
     assert "KeyboardInterrupt: interrupted after step 1; nothing was saved" in done.stderr
 
 
+def test_resuming_says_where(tmp_path, capsys):
+    def said(epochs):
+        trainer = make()
+        trainer.progress = True
+        trainer.fit(*loaders(), epochs=epochs, checkpoints=tmp_path, resume=True)
+        return capsys.readouterr().out.splitlines()[0]
+
+    last = tmp_path / "last.lzm"
+    assert said(1) == f"there is no {last} to resume from: a new run"
+    assert said(2) == f"resuming {last} in epoch 2 of 2, after step 5"
+    assert said(2) == f"{last}: complete, 2 of 2 epochs are done"
+
+
 def test_a_second_ctrl_c_stops_at_once(tmp_path):
     class Twice(Callback):
         def on_step_end(self, trainer):

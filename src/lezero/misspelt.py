@@ -56,7 +56,7 @@ def _meant(module: str, name: str) -> list[str]:
     here = public_names(module)
     same = [n for n in here if _plain(n) == _plain(name)]
     if not same and not elsewhere:
-        same = _close(name, here)
+        same = close(name, here)
     return [*elsewhere, *(f"{module}.{n}" for n in same)]
 
 
@@ -67,7 +67,8 @@ def _has(package: str, name: str) -> bool:
     return False
 
 
-def _close(name: str, known: Iterable[str]) -> list[str]:
+def close(name: str, known: Iterable[str]) -> list[str]:
+    """At most two of the names that are spelt nearly alike."""
     from difflib import get_close_matches
 
     plain: dict[str, str] = {}
@@ -104,8 +105,8 @@ def _refuse_unknown(cls: type, given: Iterable[str]) -> None:
 
 def unexpected(cls: type, name: str, accepted: Iterable[str]) -> TypeError:
     """The error for a keyword argument that a class's constructor does not have."""
-    close = " or ".join(map(repr, _close(name, accepted)))
-    advice = f"did you mean {close}?" if close else f"it takes {', '.join(accepted) or 'none'}"
+    meant = " or ".join(map(repr, close(name, accepted)))
+    advice = f"did you mean {meant}?" if meant else f"it takes {', '.join(accepted) or 'none'}"
     return TypeError(f"{cls.__name__}: there is no argument {name!r}: {advice}")
 
 

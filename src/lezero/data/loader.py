@@ -40,7 +40,7 @@ class DataLoader(SpeltArguments):
         Where orders and seeds come from: a ``lz.Generator`` or ``numpy.random.Generator``; the default one otherwise.
     prefetch_factor : batches that each worker prepares ahead; 2 otherwise
     persistent_workers : keep the workers between epochs
-    pin_memory : accepted for portability; memory needs no pinning on the devices there are
+    pin_memory : accepted for portability, and without effect: there is no device yet that memory would be pinned for
 
     Notes
     -----

@@ -67,7 +67,7 @@ class Optimizer(SpeltArguments):
         self.defaults = defaults
         self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[dict[str, Any]] = []
-        self._stepping = False
+        self._stepping = self._stepped = False
         self._segments: dict[Any, Any] = {}
         self._pre_hooks: dict[int, Any] = {}
         self._post_hooks: dict[int, Any] = {}
@@ -247,7 +247,7 @@ class Optimizer(SpeltArguments):
         return {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _stepping=False, _segments={}, _pre_hooks={}, _post_hooks={})
+        self.__dict__.update(state, _stepping=False, _stepped=False, _segments={}, _pre_hooks={}, _post_hooks={})
 
     # -- hooks --------------------------------------------------------------------------------------------------
 
@@ -297,7 +297,7 @@ def _ending_step(step: Callable) -> Callable:
             return step(self, *args, **kwargs)
         for hook in list(self._pre_hooks.values()):
             hook(self, args, kwargs)
-        self._stepping = True
+        self._stepping = self._stepped = True
         if STATE.capture is not None:
             STATE.capture.saw_optimizer(self)
         try:

@@ -119,11 +119,11 @@ class Trainer(SpeltArguments):
             checkpoints = Checkpoints(checkpoints)
         self._checkpoints = checkpoints
         self._loaders = {"train": loader, "validation": validation}
+        show = display.make(self.progress)
         if resume:
-            self._resume(resume)
+            show.say(self._resume(resume, epochs))
         self._restore_loaders()
         self.stop = False
-        show = display.make(self.progress)
         self._call("on_fit_begin")
         try:
             with self._finishing_steps(show):
@@ -294,17 +294,21 @@ class Trainer(SpeltArguments):
         self.history = [dict(logs) for logs in state["history"]]
         self._pending = state
 
-    def _resume(self, source: bool | str | Path) -> None:
+    def _resume(self, source: bool | str | Path, epochs: int) -> str:
+        """Take over what was saved, and say in a line where that leads."""
         if source is True:
             if self._checkpoints is None:
                 raise ValueError("Trainer.fit: resume=True needs checkpoints, the folder to resume from")
             if not self._checkpoints.last.exists():
-                return
+                return f"there is no {self._checkpoints.last} to resume from: a new run"
             source = self._checkpoints.last
         state = load(source)  # type: ignore[arg-type]
         if not isinstance(state, dict) or "batches_done" not in state:
             raise ValueError(f"{source} holds no trainer's state, so there is nothing to resume from")
         self.load_state_dict(state)
+        if self.epoch >= epochs:
+            return f"{source}: complete, {self.epoch} of {epochs} epochs are done"
+        return f"resuming {source} in epoch {self.epoch + 1} of {epochs}, after step {self.step}"
 
     def _restore_loaders(self) -> None:
         state, self._pending = self._pending, None

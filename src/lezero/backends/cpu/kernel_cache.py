@@ -206,6 +206,17 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "lezero" / "kernels"
 
 
+def writable(folder: Path) -> bool:
+    """Whether a kernel can be kept there, or in the folder where it would be made."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            return file.write(bytes(1 << 16)) == 1 << 16  # a full disk still takes an empty file
+    except OSError:
+        return False
+
+
 def cache_limit() -> int:
     """``LEZERO_CACHE_LIMIT`` in bytes, or 1 GiB."""
     return knobs.number("LEZERO_CACHE_LIMIT", _DEFAULT_LIMIT, "a number of bytes", 0, 1 << 62)

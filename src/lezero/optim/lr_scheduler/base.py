@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,7 +44,13 @@ class LRScheduler(SpeltArguments):
         return list(self._last_lr)
 
     def step(self) -> None:
-        """Advance by one."""
+        """Advance by one; warns if the optimizer has not stepped at the rate that is left by it."""
+        if self.last_epoch == 0 and not self._starting and not self.optimizer._stepped:
+            warnings.warn(
+                "scheduler.step() comes before the first optimizer.step(), so the schedule's first learning rate is never "
+                "used; call optimizer.step() first",
+                stacklevel=2,
+            )
         self.last_epoch += 1
         self._write(self.get_lr())
 
