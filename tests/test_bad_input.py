@@ -394,16 +394,17 @@ def test_a_dataset_that_raises_names_its_error_and_ends_its_workers(workers, unh
 KNOBS = [
     ("LEZERO_NUM_THREADS", "0"), ("LEZERO_NUM_THREADS", "abc"), ("LEZERO_NUM_THREADS", "9" * 30), ("LEZERO_BACKEND", "foo"),
     ("LEZERO_CACHE_LIMIT", "x"), ("LEZERO_CACHE_LIMIT", "-1"), ("LEZERO_CACHE_DIR", "~nobody.at.all/x"), ("LEZERO_CPU", "foo"),
-    ("LEZERO_COMPILE_WORKERS", "many"),
+    ("LEZERO_COMPILE_WORKERS", "many"), ("LEZERO_PASSES", "-nosuch"),
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("command", ["bench", "doctor"])
 @pytest.mark.parametrize(("name", "value"), KNOBS)
-def test_a_knob_with_a_value_it_cannot_have_is_one_line(name, value, tmp_path):
+def test_a_knob_with_a_value_it_cannot_have_is_one_line(name, value, command, tmp_path):
     environment = {"LEZERO_CACHE_DIR": str(tmp_path / "kernels"), name: value}  # empty, so that helpers are wanted
-    said = one_line(lezero("bench", **environment))
+    said = one_line(lezero(command, **environment))
     assert f"{name}={value!r}" in said
-    assert re.search("expected|installed: cpu, numpy|it can be one of generic", said)
+    assert re.search("expected|installed: cpu, numpy|it can be one of generic|not one of -eliminate_common", said)
 
 
 @pytest.mark.parametrize("value", ["", " CPU ", "numpy"])
@@ -631,3 +632,24 @@ def test_a_class_that_is_out_of_range(loss, label):
     image = lz.zeros(2, 4, 5)
     with pytest.raises(IndexError, match=f"class {label} "):
         getattr(F, loss)(image, lz.tensor(np.full((2, 5), label)))
+
+
+def test_a_misspelt_knob_is_warned_of_once():
+    code = """if True:
+        import lezero as lz
+        from lezero.data import DataLoader
+        for _ in range(2):
+            lz.ones(3).sum().item()
+            list(DataLoader([lz.ones(2)] * 4, num_workers=1))
+        lz.device.set_backend("numpy")
+    """
+    done = python("-c", code, LEZERO_NUM_THREAD="1", LEZERO_QWXYZ="1", LEZERO_CPU="")
+    assert done.stderr.count("LEZERO_NUM_THREAD changes nothing: did you mean LEZERO_NUM_THREADS?") == 1
+    assert done.stderr.count("LEZERO_QWXYZ changes nothing: there are LEZERO_BACKEND, ") == 1
+
+
+def test_every_knob_that_is_read_is_known():
+    from lezero import knobs
+
+    source = "".join(p.read_text(encoding="utf-8") for p in Path(lz.__file__).parent.rglob("*.py"))
+    assert set(re.findall(r"""["'](LEZERO_[A-Z_]*[A-Z])["']""", source)) == set(knobs.KNOWN)

@@ -200,6 +200,7 @@ def test_doctor_says_when_the_cache_cannot_be_written(call, monkeypatch, tmp_pat
     blocked.write_text("")
     monkeypatch.setenv("LEZERO_CACHE_DIR", str(blocked / "kernels"))
     assert "NOT WRITABLE" in call("doctor")[1]
+    assert "NOT WRITABLE" in call("cache")[1] and not json.loads(call("cache", "--json")[1])["writable"]
 
 
 # -- mistakes -------------------------------------------------------------------------------------------------
@@ -245,8 +246,23 @@ def test_a_damaged_file_is_one_line(call, model, tmp_path):
     lz.save({"classifier": {"network": "residual", "size": 8, "classes": ["a"]}, "state": {}}, tmp_path / "z.lzm")
     code, _, err = call("eval", tmp_path / "z.lzm")
     assert code == 2 and "cannot build" in err and err.count("\n") == 1
-    lz.save({"a": 1}, tmp_path / "y.lzm")
-    assert "holds no classifier" in call("eval", tmp_path / "y.lzm")[2]
+
+
+@pytest.mark.parametrize("command", ["eval", "explain"])
+def test_another_file_is_described_with_what_to_do(call, tmp_path, command):
+    layer = lz.nn.Linear(2, 2)
+    trainer = lz.Trainer(layer, lz.optim.SGD(layer.parameters()))
+    contents = {
+        "a trainer's checkpoint (epoch 0, step 0); build the model in Python": trainer.state_dict(),
+        "the state of a model (2 tensors); build the model in Python": layer.state_dict(),
+        "a dictionary (a); lz.load opens it": {"a": 1},
+        "a list; lz.load opens it": [1],
+    }
+    for what, content in contents.items():
+        lz.save(content, tmp_path / "y.lzm")
+        code, _, err = call(command, tmp_path / "y.lzm")
+        assert code == 2 and f"holds no classifier that `lezero train` or `lezero quickstart` saved, but {what}" in err
+        assert err.count("\n") == 1
 
 
 def test_a_limit_that_is_no_number_is_one_line(call, monkeypatch):

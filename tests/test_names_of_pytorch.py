@@ -87,7 +87,7 @@ def test_what_has_another_name_here_is_pointed_to(name):
 
 
 def test_an_optimizer_of_a_module_asks_for_its_parameters():
-    with pytest.raises(TypeError, match=r"Adam: .* got a Linear: give its \.parameters\(\)"):
+    with pytest.raises(TypeError, match=r"Adam: .* got a Linear; pass model\.parameters\(\)"):
         optim.Adam(nn.Linear(2, 2))
 
 
@@ -430,3 +430,32 @@ def test_a_file_called_in_place_of_its_class_says_so():
 def test_suggestions_cost_nothing_before_they_are_needed():
     code = "import sys, lezero, lezero.nn, lezero.optim, lezero.data, lezero.trainer, lezero.models; print('difflib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
+
+
+TRAINING = [lz.nn, lz.optim, lz.optim.lr_scheduler, lz.data, lz.trainer]
+
+
+@pytest.mark.parametrize("module", TRAINING, ids=lambda m: m.__name__)
+def test_every_class_names_itself_for_an_argument_it_does_not_have(module):
+    found = [getattr(module, name) for name in module.__all__]
+    classes = [c for c in found if isinstance(c, type) and issubclass(c, lz.misspelt.SpeltArguments)]
+    assert classes
+    for cls in classes:
+        if cls is lz.nn.Identity:  # takes what stands in its place, as PyTorch's
+            continue
+        with pytest.raises(TypeError, match=rf"^{cls.__name__}: there is no argument 'qwxyz': it takes "):
+            cls(qwxyz=1)
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda: lz.nn.Conv2d(1, 1, 3, paddding=1), "Conv2d: there is no argument 'paddding': did you mean 'padding'?"),
+        (lambda: lz.nn.LeakyReLU(negativ_slope=1), "LeakyReLU: there is no argument 'negativ_slope': did you mean 'negative_slope'?"),
+        (lambda: lz.optim.SGD([], nestrov=True), "SGD: there is no argument 'nestrov': did you mean 'nesterov'?"),
+    ],
+)  # fmt: skip
+def test_misspelt_arguments_say_what_was_probably_meant(make, said):
+    with pytest.raises(TypeError) as caught:
+        make()
+    assert str(caught.value) == said

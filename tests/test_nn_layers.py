@@ -2,12 +2,14 @@
 
 import contextlib
 import itertools
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import lezero as lz
 from lezero import nn
 from lezero.nn import functional as F
 from lezero.tensor import no_grad, tensor
@@ -528,3 +530,17 @@ def test_an_interrupt_at_any_line_moves_all_running_statistics_or_none(layer):
         seen |= moved
         before = now
     assert seen == {True, False}
+
+
+@pytest.mark.parametrize(
+    "layer, shape, read",
+    [
+        (nn.Conv1d(1, 2, 3), (5, 8), "(channels, length)"),
+        (nn.Conv2d(1, 2, 3), (5, 8, 8), "(channels, height, width)"),
+        (nn.ConvTranspose2d(1, 2, 3), (5, 8, 8), "(channels, height, width)"),
+    ],
+)
+def test_a_batch_without_channels_is_said_to_have_been_taken_as_unbatched(layer, shape, read):
+    with pytest.raises(ValueError, match=re.escape(f"of shape {shape} was taken for {read} without batch")):
+        layer(lz.ones(*shape))
+    assert layer(lz.ones(*shape).unsqueeze(1)).shape[0] == 5

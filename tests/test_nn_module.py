@@ -481,3 +481,11 @@ def test_a_layer_used_by_a_module_it_is_no_part_of_is_named_by_itself():
     with pytest.raises(ValueError) as caught:
         Outer()(lz.ones(2, 2))
     assert caught.value.__notes__ == ["in Linear(in_features=3, out_features=4, bias=True)"]
+
+
+def test_a_state_inside_a_checkpoint_is_pointed_out():
+    net = nn.Linear(2, 2)
+    with pytest.raises(RuntimeError, match=r"did you mean load_state_dict\(state\['model'\]\)\?$"):
+        net.load_state_dict({"optimizer": {"state": {}}, "model": net.state_dict()})
+    with pytest.raises(RuntimeError, match=r"returns the rest$"):
+        net.load_state_dict({"model": {"something": 1}})

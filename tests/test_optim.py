@@ -477,3 +477,30 @@ def test_a_momentum_that_comes_and_goes():
             (p * p).sum().backward()
             o.step()
         assert w.tolist() == recorded.tolist()
+
+
+BUILT_IN = ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Lion", "LAMB"]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)), [nn.Linear(2, 2)]], ids=type)
+def test_a_model_in_place_of_its_parameters_says_what_to_pass(name, model):
+    for given in (model, [{"params": model}]):
+        with pytest.raises(TypeError, match=rf"^{name}: .*; pass model.parameters\(\)$"):
+            getattr(optim, name)(given, lr=1)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_hyper_parameter_that_is_no_number_is_named(name):
+    make = getattr(optim, name)
+    with pytest.raises(TypeError, match=rf"^{name}: lr is a number, got '0.1'$"):
+        make([nn.Parameter(ones(2))], lr="0.1")
+    with pytest.raises(ValueError, match=rf"^{name}: weight_decay must not be negative, got nan$"):
+        make([nn.Parameter(ones(2))], weight_decay=math.nan)
+
+
+@pytest.mark.parametrize("betas", [0.9, (0.9,), ("0.9", 0.9)])
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Lion", "LAMB"])
+def test_what_cannot_be_betas_is_named(name, betas):
+    with pytest.raises((TypeError, ValueError), match=f"^{name}: betas are two numbers"):
+        getattr(optim, name)([nn.Parameter(ones(2))], betas=betas)

@@ -158,3 +158,16 @@ def test_mistakes_are_named():
     cycle.step(), cycle.step(), cycle.step()
     with pytest.raises(ValueError, match="step 4 of a schedule of 3"):
         cycle.step()
+
+
+def test_a_schedule_that_steps_before_its_optimizer_warns_once():
+    optimizer, _ = pair()
+    schedule = lr_scheduler.StepLR(optimizer, 1)
+    with pytest.warns(UserWarning, match=r"before the first optimizer.step\(\)") as seen:
+        schedule.step(), schedule.step()
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other, _ = pair()
+        schedule = lr_scheduler.StepLR(other, 1)
+        other.step(), schedule.step()

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from lezero.data.randomness import batch_generator
 from lezero.nn import functional as F
 from lezero.runtime.inputs import default_generator
 from lezero.tensor import tensor
-from lezero.trainer import Callback, Checkpoints, EarlyStopping, Trainer, TrainingInterrupted, accuracy
+from lezero.trainer import Callback, Checkpoints, EarlyStopping, Trainer, accuracy
 from lezero.trainer.callbacks import Best
 from lezero.trainer.metrics import Meter
 
@@ -247,14 +249,53 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path):
     whole.fit(*loaders(), epochs=3)
     handler = signal.getsignal(signal.SIGINT)
     pressed = make(callbacks=[Press()])
-    with pytest.raises(TrainingInterrupted, match=r"after step 7; saved to .*last\.lzm, continue with resume=True"):
+    with pytest.raises(KeyboardInterrupt, match=r"after step 7; saved to .*last\.lzm, continue with resume=True"):
         pressed.fit(*loaders(), epochs=3, checkpoints=tmp_path)
     assert signal.getsignal(signal.SIGINT) is handler
     second = make()
     second.fit(*loaders(), epochs=3, checkpoints=tmp_path, resume=True)
     assert_same(whole, second)
-    with pytest.raises(TrainingInterrupted, match="nothing was saved"):
+    with pytest.raises(KeyboardInterrupt, match="nothing was saved"):
         make(callbacks=[Press()]).fit(*loaders(), epochs=3)
+
+
+INTERRUPTED = """
+import os, signal
+import lezero as lz
+from lezero.nn import functional as F
+from lezero.trainer import Callback, Trainer
+
+class Press(Callback):
+    def on_step_end(self, trainer):
+        os.kill(os.getpid(), signal.SIGINT)
+
+model = lz.nn.Linear(2, 1)
+trainer = Trainer(model, lz.optim.SGD(model.parameters()), F.mse_loss, callbacks=[Press()])
+trainer.fit([(lz.ones(4, 2), lz.ones(4, 1))], epochs=1)
+"""
+
+
+def test_a_script_stopped_by_ctrl_c_ends_as_shells_expect(tmp_path):
+    (tmp_path / "train.py").write_text(INTERRUPTED)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, tmp_path / "train.py"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (130, -signal.SIGINT)
+    assert "KeyboardInterrupt: interrupted after step 1; nothing was saved" in done.stderr
+
+
+def test_resuming_says_where(tmp_path, capsys):
+    def said(epochs):
+        trainer = make()
+        trainer.progress = True
+        trainer.fit(*loaders(), epochs=epochs, checkpoints=tmp_path, resume=True)
+        return capsys.readouterr().out.splitlines()[0]
+
+    last = tmp_path / "last.lzm"
+    assert said(1) == f"there is no {last} to resume from: a new run"
+    assert said(2) == f"resuming {last} in epoch 2 of 2, after step 5"
+    assert said(2) == f"{last}: complete, 2 of 2 epochs are done"
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path):
@@ -265,7 +306,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path):
 
     with pytest.raises(KeyboardInterrupt) as caught:
         make(callbacks=[Twice()]).fit(*loaders(), epochs=1, checkpoints=tmp_path)
-    assert not isinstance(caught.value, TrainingInterrupted)
+    assert not str(caught.value)
 
 
 # -- stopping -------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ asarray = as_tensor
 newaxis = None
 
 _LAZY = {
-    name: name for name in ("autograd", "data", "debug", "device", "io", "models", "nn", "optim", "profiler", "runtime")
+    name: name for name in ("autograd", "data", "debug", "device", "io", "models", "nn", "optim", "profiler", "runtime", "trainer")
 } | {
     "Trainer": "trainer:Trainer",
     "save": "io:save",

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
+from inspect import CO_VARKEYWORDS
 from types import ModuleType
 from typing import Any
 
@@ -55,7 +56,7 @@ def _meant(module: str, name: str) -> list[str]:
     here = public_names(module)
     same = [n for n in here if _plain(n) == _plain(name)]
     if not same and not elsewhere:
-        same = _close(name, here)
+        same = close(name, here)
     return [*elsewhere, *(f"{module}.{n}" for n in same)]
 
 
@@ -66,7 +67,8 @@ def _has(package: str, name: str) -> bool:
     return False
 
 
-def _close(name: str, known: Iterable[str]) -> list[str]:
+def close(name: str, known: Iterable[str]) -> list[str]:
+    """At most two of the names that are spelt nearly alike."""
     from difflib import get_close_matches
 
     plain: dict[str, str] = {}
@@ -77,6 +79,35 @@ def _close(name: str, known: Iterable[str]) -> list[str]:
 
 def _plain(name: str) -> str:
     return name.replace("_", "").lower()
+
+
+class SpeltArguments:
+    """A class that says, of a keyword argument its constructor does not have, what was probably meant."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            _refuse_unknown(cls, kwargs)
+        return super().__new__(cls)
+
+
+def _refuse_unknown(cls: type, given: Iterable[str]) -> None:
+    constructor = cls.__init__  # type: ignore[misc]
+    accepted: tuple[str, ...] = ()
+    if constructor is not object.__init__:
+        code = getattr(constructor, "__code__", None)
+        if code is None or code.co_flags & CO_VARKEYWORDS:  # the constructor decides
+            return
+        accepted = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    for name in given:
+        if name not in accepted:
+            raise unexpected(cls, name, accepted)
+
+
+def unexpected(cls: type, name: str, accepted: Iterable[str]) -> TypeError:
+    """The error for a keyword argument that a class's constructor does not have."""
+    meant = " or ".join(map(repr, close(name, accepted)))
+    advice = f"did you mean {meant}?" if meant else f"it takes {', '.join(accepted) or 'none'}"
+    return TypeError(f"{cls.__name__}: there is no argument {name!r}: {advice}")
 
 
 class _Part(ModuleType):

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from lezero.codegen.llvm import NoTargetError
-from lezero.hal.knobs import KnobError
+from lezero.knobs import KnobError
 
 # name -> (module, function, one line for --help)
 COMMANDS = {

@@ -6,6 +6,8 @@ import json
 
 import click
 
+UNUSABLE = "NOT WRITABLE (or full), so every process compiles anew: set LEZERO_CACHE_DIR"
+
 
 @click.command()
 @click.argument("action", type=click.Choice(["show", "clear"]), default="show")
@@ -15,7 +17,7 @@ def cache(action: str, as_json: bool) -> None:
 
     The folder is LEZERO_CACHE_DIR, its limit LEZERO_CACHE_LIMIT (bytes).
     """
-    from lezero.backends.cpu.kernel_cache import DiskCache, cache_folder, cache_limit
+    from lezero.backends.cpu.kernel_cache import DiskCache, cache_folder, cache_limit, writable
 
     try:
         kernels = DiskCache(cache_folder(), cache_limit())
@@ -32,10 +34,18 @@ def cache(action: str, as_json: bool) -> None:
         click.echo(json.dumps({"deleted": before}) if as_json else f"{before} kernels deleted from {kernels.folder}")
         return
     entries, nbytes = kernels.size()
+    usable = writable(kernels.folder)
     if as_json:
-        facts = {"folder": str(kernels.folder), "entries": entries, "bytes": nbytes, "limit": kernels.limit}
+        facts = {
+            "folder": str(kernels.folder),
+            "writable": usable,
+            "entries": entries,
+            "bytes": nbytes,
+            "limit": kernels.limit,
+        }
         click.echo(json.dumps(facts))
     else:
         click.echo(
             f"{entries} kernels, {nbytes / 2**20:.1f} MiB of at most {kernels.limit / 2**20:,.0f} MiB, in {kernels.folder}"
+            + ("" if usable else f"; {UNUSABLE}")
         )

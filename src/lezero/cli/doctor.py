@@ -6,13 +6,14 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import time
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import click
+
+from lezero.cli.cache import UNUSABLE
+from lezero.knobs import KnobError
 
 _PACKAGES = ("numpy", "llvmlite", "ml_dtypes", "rich", "click", "scikit-learn")
 
@@ -73,22 +74,11 @@ def _threads() -> int:
 
 
 def _cache() -> dict[str, Any]:
-    from lezero.backends.cpu.kernel_cache import DiskCache, cache_folder
+    from lezero.backends.cpu.kernel_cache import DiskCache, cache_folder, writable
 
     folder = cache_folder()
     entries, nbytes = DiskCache(folder).size()
-    return {"folder": str(folder), "writable": _writable(folder), "entries": entries, "bytes": nbytes}
-
-
-def _writable(folder: Path) -> bool:
-    """Whether a kernel can be kept there, or in the folder where it would be made."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    try:
-        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-            return file.write(bytes(1 << 16)) == 1 << 16  # a full disk still takes an empty file
-    except OSError:
-        return False
+    return {"folder": str(folder), "writable": writable(folder), "entries": entries, "bytes": nbytes}
 
 
 def _backends() -> dict[str, str]:
@@ -99,6 +89,8 @@ def _backends() -> dict[str, str]:
         try:
             devices = registry.load_backend(name).devices()
             found[name] = ", ".join(str(d) for d in devices)
+        except KnobError:
+            raise  # the user's to mend, and no property of the backend
         except Exception as error:  # a third party's backend may fail in any way, which is what is wanted to know
             found[name] = f"unusable: {error}"
     return found
@@ -111,6 +103,8 @@ def _self_check() -> dict[str, Any]:
     start = time.perf_counter()
     try:
         errors = {name: _error(got, wanted) for name, got, wanted in _small_problems(np)}
+    except KnobError:
+        raise
     except Exception as error:
         return {"passed": False, "reason": f"{type(error).__name__}: {error}"}
     bad = [name for name, e in errors.items() if not e < 1e-5]
@@ -141,9 +135,7 @@ def _error(got: Any, wanted: Any) -> float:
 def _print(facts: dict[str, Any]) -> None:
     cpu, cache, check = facts["cpu"], facts["cache"], facts["self_check"]
     packages = ", ".join(f"{n} {v or '(not installed)'}" for n, v in facts["packages"].items())
-    writable = (
-        "" if cache["writable"] else "; NOT WRITABLE (or full), so every process compiles anew: set LEZERO_CACHE_DIR"
-    )
+    unusable = "" if cache["writable"] else f"; {UNUSABLE}"
     rows = [
         ("lezero", facts["lezero"]),
         ("python", facts["python"]),
@@ -151,7 +143,7 @@ def _print(facts: dict[str, Any]) -> None:
         ("packages", packages),
         ("cpu level", f"{cpu['level']} (LEZERO_CPU can lower it to {', '.join(cpu['available'])})"),
         ("cores", f"{facts['cores']}, of which {facts['threads']} are used"),
-        ("kernel cache", f"{cache['folder']}: {cache['entries']} kernels, {cache['bytes'] / 2**20:.1f} MiB{writable}"),
+        ("kernel cache", f"{cache['folder']}: {cache['entries']} kernels, {cache['bytes'] / 2**20:.1f} MiB{unusable}"),
         *((f"backend {name}", devices) for name, devices in facts["backends"].items()),
     ]
     if check["passed"]:

@@ -94,7 +94,9 @@ class Classifier:
         content = lz.load(path)
         about = content.get("classifier") if isinstance(content, dict) else None
         if not isinstance(about, dict) or about.get("network") not in NETWORKS:
-            raise lz.io.LzmError(f"{path} holds no classifier that `lezero train` or `lezero quickstart` saved")
+            raise lz.io.LzmError(
+                f"{path} holds no classifier that `lezero train` or `lezero quickstart` saved, but {_described(content)}"
+            )
         try:
             classifier = cls(about["network"], about["size"], about["classes"])
             classifier.model.load_state_dict(content["state"])
@@ -114,6 +116,24 @@ class Classifier:
                 scores = self.model(lz.tensor(prepared[start : start + batch]))
                 parts.append(scores.softmax(1).numpy())
         return np.concatenate(parts) if parts else np.zeros((0, len(self.classes)), np.float32)
+
+
+def _described(content: Any) -> str:
+    """What another .lzm file holds, and what can be done with it."""
+    if not isinstance(content, dict):
+        return f"a {type(content).__name__}; lz.load opens it"
+    if "batches_done" in content:
+        return (
+            f"a trainer's checkpoint (epoch {content['epoch']}, step {content['step']}); build the model in Python and load it: "
+            'model.load_state_dict(lz.load(file)["model"])'
+        )
+    if content and all(isinstance(v, Tensor) for v in content.values()):
+        return (
+            f"the state of a model ({len(content)} tensors); build the model in Python and load it: "
+            "model.load_state_dict(lz.load(file))"
+        )
+    names = ", ".join(map(str, list(content)[:5]))
+    return f"a dictionary ({names}{', …' if len(content) > 5 else ''}); lz.load opens it"
 
 
 def resized(images: np.ndarray, size: int) -> np.ndarray:

@@ -44,7 +44,7 @@ def train(
     """
     from lezero.cli.networks import NETWORKS
     from lezero.cli.recipe import fit
-    from lezero.trainer import Checkpoints, TrainingInterrupted
+    from lezero.trainer import Checkpoints
 
     if name not in NETWORKS:
         raise click.UsageError(f"there is no model {name!r}; there are {', '.join(NETWORKS)}")
@@ -61,9 +61,11 @@ def train(
                 name, training, held_out, epochs=epochs, batch_size=batch_size, lr=lr, seed=seed, workers=workers,
                 progress=not as_json, checkpoints=checkpoints, resume=resume,
             )  # fmt: skip
-    except TrainingInterrupted as error:
+    except KeyboardInterrupt as error:
         said = str(error).partition(";")[0]
-        raise TrainingInterrupted(
+        if not said:  # stopped at once, or before the first step: nothing was saved by this
+            raise
+        raise KeyboardInterrupt(
             f"{said}; saved to {checkpoints.last}, continue with: lezero train --resume and the options as before"
         ) from None
     classifier.save(out, data=data, epochs=epochs, accuracy=history[-1]["val_accuracy"])

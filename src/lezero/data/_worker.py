@@ -12,9 +12,11 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from functools import partial
 from typing import Any, BinaryIO
 
+from lezero import knobs
 from lezero.data import _wire as wire
 from lezero.data import by_value
 from lezero.data._shared import Block
@@ -37,6 +39,8 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
+    with warnings.catch_warnings(action="ignore"):
+        knobs.warn_of_unknown()  # which the loader's process does
     try:
         _Worker(source, sink).run()
     except (BrokenPipeError, EOFError):

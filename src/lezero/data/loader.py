@@ -13,10 +13,11 @@ from lezero.data.dataset import IterableDataset
 from lezero.data.fetch import END, Fetcher
 from lezero.data.randomness import batch_randomness, draw_seed, generator_state, restore_generator
 from lezero.data.sampler import BatchSampler, RandomSampler, SequentialSampler
+from lezero.misspelt import SpeltArguments
 from lezero.tensor import tensor
 
 
-class DataLoader:
+class DataLoader(SpeltArguments):
     """Iterate over a dataset in batches.
 
     Parameters
@@ -39,7 +40,7 @@ class DataLoader:
         Where orders and seeds come from: a ``lz.Generator`` or ``numpy.random.Generator``; the default one otherwise.
     prefetch_factor : batches that each worker prepares ahead; 2 otherwise
     persistent_workers : keep the workers between epochs
-    pin_memory : accepted for portability; memory needs no pinning on the devices there are
+    pin_memory : accepted for portability, and without effect: there is no device yet that memory would be pinned for
 
     Notes
     -----

@@ -6,7 +6,7 @@ import os
 from importlib import import_module
 
 from lezero.hal.backend import Backend
-from lezero.hal.knobs import KnobError
+from lezero.knobs import KnobError, warn_of_unknown
 
 _BUILTIN = {"cpu": "lezero.backends.cpu:CpuBackend", "numpy": "lezero.backends.numpy:NumpyBackend"}
 _made: dict[str, Backend] = {}
@@ -30,6 +30,7 @@ def list_backends() -> list[str]:
 def load_backend(name: str) -> Backend:
     """The backend `name`, made on first use."""
     if name not in _made:
+        warn_of_unknown()
         known = _BUILTIN if name in _BUILTIN else _entry_points()
         if name not in known:
             raise ValueError(f"there is no backend {name!r}; installed: {', '.join(_entry_points())}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lezero.misspelt import unexpected
 from lezero.nn import functional as F
 from lezero.nn.module import Module
 from lezero.nn.parameter import Parameter, new_buffer
@@ -21,11 +22,9 @@ class _Activation(Module):
         name, accepted = type(self).__name__, list(self.arguments)
         if len(values) == len(accepted) + 1 and isinstance(values[-1], bool):
             values = values[:-1]  # inplace, by position
-        if (
-            len(values) > len(accepted)
-            or named.keys() - self.arguments.keys()
-            or named.keys() & set(accepted[: len(values)])
-        ):
+        for unknown in named.keys() - self.arguments.keys():
+            raise unexpected(type(self), unknown, [*accepted, "inplace"])
+        if len(values) > len(accepted) or named.keys() & set(accepted[: len(values)]):
             raise TypeError(f"{name}: takes {', '.join(accepted) or 'no arguments'}; got {values} and {named}")
         given = {**self.arguments, **dict(zip(accepted, values)), **named}
         self.__dict__.update(given)

@@ -80,11 +80,17 @@ class MSELoss(_Loss):
 
     function = staticmethod(F.mse_loss)
 
+    def __init__(self, reduction: str = "mean"):
+        super().__init__(reduction)
+
 
 class L1Loss(_Loss):
     """Absolute error."""
 
     function = staticmethod(F.l1_loss)
+
+    def __init__(self, reduction: str = "mean"):
+        super().__init__(reduction)
 
 
 class SmoothL1Loss(_Loss):

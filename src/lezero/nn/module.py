@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from lezero.misspelt import SpeltArguments
 from lezero.nn import hooks, state
 from lezero.nn.located import name_layer
 from lezero.nn.parameter import Buffer, Parameter, clear_grads
@@ -15,7 +16,7 @@ from lezero.tensor import Tensor, no_grad
 M = TypeVar("M", bound="Module")
 
 
-class Module:
+class Module(SpeltArguments):
     """The base of every layer and model: assign parameters and modules as attributes, write ``forward``.
 
     Examples
@@ -42,7 +43,7 @@ class Module:
 
     def __new__(cls, *args: Any, **kwargs: Any):
         # Here rather than in __init__, so that a subclass may assign before it calls super().__init__().
-        self = object.__new__(cls)
+        self = super().__new__(cls, *args, **kwargs)
         self.__dict__.update(_parameter_names={}, _buffer_names={}, _module_names={})
         return self
 

@@ -110,7 +110,8 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
                 missing.append(prefix + EXTRA)
     unexpected = [*extra_unexpected, *(k for k in state if k not in expected)]
     if errors or (strict and (missing or unexpected)):
-        raise RuntimeError(_complaint(module, missing if strict else [], unexpected if strict else [], errors))
+        complaint = _complaint(module, missing if strict else [], unexpected if strict else [], errors)
+        raise RuntimeError(complaint + _inside(state, expected))
 
     with no_grad():
         for owner, name, have, new in writes:
@@ -128,6 +129,12 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     if strict and any(result):
         raise RuntimeError(_complaint(module, missing, unexpected, []))
     return result
+
+
+def _inside(state: Mapping[str, Any], expected: set[str]) -> str:
+    """Where in a larger dictionary, such as a trainer's checkpoint, the state is."""
+    found = [k for k, v in state.items() if isinstance(v, Mapping) and expected & v.keys()]
+    return f"\n  did you mean load_state_dict(state[{found[0]!r}])?" if found else ""
 
 
 def _assigned(have: Tensor, new: Tensor) -> Tensor:

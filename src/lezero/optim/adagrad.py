@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lezero.ops.optimizer import adagrad_param, adagrad_sum
+from lezero.optim.checks import not_negative
 from lezero.optim.optimizer import Optimizer, ParamsT
 from lezero.optim.recording import counted, hyper, zeros_for
 from lezero.runtime.updates import Updates
@@ -48,15 +49,8 @@ class Adagrad(Optimizer):
         *,
         maximize: bool = False,
     ):
-        for name, value in (
-            ("lr", lr),
-            ("lr_decay", lr_decay),
-            ("weight_decay", weight_decay),
-            ("initial_accumulator_value", initial_accumulator_value),
-            ("eps", eps),
-        ):
-            if not value >= 0.0:  # NaN too
-                raise ValueError(f"Adagrad: {name} must not be negative, got {value}")
+        not_negative("Adagrad", lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps)
+        not_negative("Adagrad", initial_accumulator_value=initial_accumulator_value)
         super().__init__(
             params,
             {

@@ -6,6 +6,7 @@ from typing import Any
 
 from lezero.ops.base import REGISTRY
 from lezero.ops.optimizer import adam_m, adam_param, adam_v
+from lezero.optim.checks import not_negative, two_betas
 from lezero.optim.optimizer import Optimizer, ParamsT
 from lezero.optim.recording import counted, hyper, zeros_for
 from lezero.runtime.updates import Updates
@@ -64,11 +65,8 @@ class Adam(Optimizer):
         maximize: bool = False,
     ):
         name = type(self).__name__
-        for key, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
-            if not value >= 0.0:  # NaN too
-                raise ValueError(f"{name}: {key} must not be negative, got {value}")
-        if len(betas) != 2 or not all(0.0 <= b < 1.0 for b in betas):
-            raise ValueError(f"{name}: betas are two numbers from 0 to below 1, got {betas}")
+        not_negative(name, lr=lr, eps=eps, weight_decay=weight_decay)
+        two_betas(name, betas)
         super().__init__(
             params,
             {

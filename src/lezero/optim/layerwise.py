@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lezero.optim.checks import not_negative, two_betas
 from lezero.optim.optimizer import Optimizer, ParamsT
 from lezero.optim.recording import counted, hyper, zeros_for
 from lezero.tensor import no_grad, where
@@ -34,7 +35,8 @@ class Lion(Optimizer):
         *,
         maximize: bool = False,
     ):
-        _check("Lion", lr, betas, weight_decay)
+        not_negative("Lion", lr=lr, weight_decay=weight_decay)
+        two_betas("Lion", betas)
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize})
 
     @no_grad()
@@ -84,7 +86,8 @@ class LAMB(Optimizer):
         *,
         maximize: bool = False,
     ):
-        _check("LAMB", lr, betas, weight_decay)
+        not_negative("LAMB", lr=lr, eps=eps, weight_decay=weight_decay)
+        two_betas("LAMB", betas)
         super().__init__(
             params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
         )
@@ -112,11 +115,3 @@ class LAMB(Optimizer):
 
 def _begin_lamb(p: Any, state: dict[str, Any]) -> None:
     state["exp_avg"], state["exp_avg_sq"] = zeros_for(p), zeros_for(p)
-
-
-def _check(name: str, lr: float, betas: tuple[float, float], weight_decay: float) -> None:
-    for key, value in (("lr", lr), ("weight_decay", weight_decay)):
-        if not value >= 0.0:  # NaN too
-            raise ValueError(f"{name}: {key} must not be negative, got {value}")
-    if len(betas) != 2 or not all(0.0 <= b < 1.0 for b in betas):
-        raise ValueError(f"{name}: betas are two numbers from 0 to below 1, got {betas}")

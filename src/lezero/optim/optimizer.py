@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lezero import runtime
+from lezero.misspelt import SpeltArguments
 from lezero.nn.hooks import HookHandle
 from lezero.nn.parameter import clear_grads
 from lezero.optim.recording import share_counts
@@ -27,7 +28,7 @@ class _Required:
 required = _Required()
 
 
-class Optimizer:
+class Optimizer(SpeltArguments):
     """The base class; an optimizer of your own defines ``step``.
 
     Parameters
@@ -61,14 +62,13 @@ class Optimizer:
                 f"{type(self).__name__}: an iterable of tensors or of dicts is needed; give [tensor] for one tensor"
             )
         if not isinstance(params, Iterable):
-            hint = ": give its .parameters()" if hasattr(params, "parameters") else ""
             raise TypeError(
-                f"{type(self).__name__}: an iterable of tensors or of dicts is needed, got a {type(params).__name__}{hint}"
+                f"{type(self).__name__}: an iterable of tensors or of dicts is needed, got a {type(params).__name__}{_hint(params)}"
             )
         self.defaults = defaults
         self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[dict[str, Any]] = []
-        self._stepping = False
+        self._stepping = self._stepped = False
         self._segments: dict[Any, Any] = {}
         self._pre_hooks: dict[int, Any] = {}
         self._post_hooks: dict[int, Any] = {}
@@ -145,6 +145,8 @@ class Optimizer:
         params = group["params"]
         if isinstance(params, Tensor):
             params = [params]
+        if not isinstance(params, Iterable):
+            raise TypeError(f'{name}: "params" are tensors, got a {type(params).__name__}{_hint(params)}')
         if isinstance(params, (set, frozenset)):
             raise TypeError(f"{name}: parameters need an order; give a list instead of a set")
         params = list(params)
@@ -153,7 +155,7 @@ class Optimizer:
             params = [p for _, p in params]
         for p in params:
             if not isinstance(p, Tensor):
-                raise TypeError(f"{name}: a parameter is a Tensor, got {type(p).__name__}")
+                raise TypeError(f"{name}: a parameter is a Tensor, got {type(p).__name__}{_hint(p)}")
             if not p.is_leaf:
                 raise ValueError(
                     f"{name}: a tensor of shape {tuple(p.shape)} is the result of an operation, not a leaf to train"
@@ -242,7 +244,7 @@ class Optimizer:
         return {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _stepping=False, _segments={}, _pre_hooks={}, _post_hooks={})
+        self.__dict__.update(state, _stepping=False, _stepped=False, _segments={}, _pre_hooks={}, _post_hooks={})
 
     # -- hooks --------------------------------------------------------------------------------------------------
 
@@ -268,6 +270,10 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
 
+def _hint(given: Any) -> str:
+    return "; pass model.parameters()" if hasattr(given, "parameters") else ""
+
+
 def _decides(value: Any) -> Any:
     """What of a hyper-parameter decides which operations are recorded: which tensor, which flag, or whether it is zero."""
     if value is None or value is True or value is False:
@@ -288,7 +294,7 @@ def _ending_step(step: Callable) -> Callable:
             return step(self, *args, **kwargs)
         for hook in list(self._pre_hooks.values()):
             hook(self, args, kwargs)
-        self._stepping = True
+        self._stepping = self._stepped = True
         if STATE.capture is not None:
             STATE.capture.saw_optimizer(self)
         try:

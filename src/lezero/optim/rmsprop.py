@@ -6,6 +6,7 @@ from typing import Any
 
 from lezero.ops.base import REGISTRY
 from lezero.ops.optimizer import rmsprop_buffer, rmsprop_mean, rmsprop_param, rmsprop_square
+from lezero.optim.checks import not_negative
 from lezero.optim.optimizer import Optimizer, ParamsT
 from lezero.optim.recording import counted, hyper, zeros_for
 from lezero.runtime.updates import Updates
@@ -62,15 +63,7 @@ class RMSprop(Optimizer):
         *,
         maximize: bool = False,
     ):
-        for name, value in (
-            ("lr", lr),
-            ("alpha", alpha),
-            ("eps", eps),
-            ("weight_decay", weight_decay),
-            ("momentum", momentum),
-        ):
-            if not value >= 0.0:  # NaN too
-                raise ValueError(f"RMSprop: {name} must not be negative, got {value}")
+        not_negative("RMSprop", lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
         super().__init__(
             params,
             {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lezero.ops.optimizer import sgd_momentum_buffer, sgd_momentum_param, sgd_param
+from lezero.optim.checks import not_negative
 from lezero.optim.optimizer import Optimizer, ParamsT
 from lezero.optim.recording import counted, hyper, zeros_for
 from lezero.runtime.updates import Updates
@@ -51,9 +52,7 @@ class SGD(Optimizer):
         *,
         maximize: bool = False,
     ):
-        for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
-            if not value >= 0.0:  # NaN too
-                raise ValueError(f"SGD: {name} must not be negative, got {value}")
+        not_negative("SGD", lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError(
                 f"SGD: nesterov needs a momentum and no dampening, got momentum={momentum}, dampening={dampening}"

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 
 from lezero.graph.node import Graph, verify
+from lezero.knobs import KnobError
 from lezero.passes.decompose import decompose
 from lezero.passes.settle import settle_extents
 from lezero.passes.simplify import eliminate_common, pin_outputs, remove_idle
@@ -35,7 +36,7 @@ def switched_off() -> frozenset[str]:
 
     Raises
     ------
-    ValueError
+    KnobError
         If it names a pass there is not, or one the scheduler relies on.
     """
     words = [w.strip() for w in os.environ.get("LEZERO_PASSES", "").split(",") if w.strip()]
@@ -43,7 +44,7 @@ def switched_off() -> frozenset[str]:
     for w in words:
         if w[0] != "-" or w[1:] not in optional:
             listed = ", ".join(f"-{name}" for name in optional)
-            raise ValueError(f"LEZERO_PASSES={','.join(words)!r}: {w!r} is not one of {listed}")
+            raise KnobError(f"LEZERO_PASSES={','.join(words)!r}: {w!r} is not one of {listed}")
     return frozenset(w[1:] for w in words)
 
 

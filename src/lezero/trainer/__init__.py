@@ -3,9 +3,9 @@
 from lezero.misspelt import suggest_names
 from lezero.trainer.callbacks import Callback, EarlyStopping
 from lezero.trainer.checkpoints import Checkpoints
-from lezero.trainer.loop import Trainer, TrainingInterrupted
+from lezero.trainer.loop import Trainer
 from lezero.trainer.metrics import accuracy
 
-__all__ = ["Callback", "Checkpoints", "EarlyStopping", "Trainer", "TrainingInterrupted", "accuracy"]
+__all__ = ["Callback", "Checkpoints", "EarlyStopping", "Trainer", "accuracy"]
 
 suggest_names(__name__)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from lezero.io import load
+from lezero.misspelt import SpeltArguments
 from lezero.runtime import realize
 from lezero.tensor import Tensor, no_grad, tensor
 from lezero.trainer import progress as display
@@ -23,11 +24,7 @@ from lezero.trainer.checkpoints import Checkpoints, random_state, restore_random
 from lezero.trainer.metrics import Meter, Metric, named
 
 
-class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a fit, after the step under way was finished and, with checkpoints, saved."""
-
-
-class Trainer:
+class Trainer(SpeltArguments):
     """Trains a model: the usual loop, with what one always needs around it.
 
     Parameters
@@ -112,9 +109,9 @@ class Trainer:
 
         Raises
         ------
-        TrainingInterrupted
-            On Ctrl-C: the optimizer step under way is finished first, and with `checkpoints` everything is saved.  A second
-            Ctrl-C stops at once.
+        KeyboardInterrupt
+            On Ctrl-C: the optimizer step under way is finished first, and with `checkpoints` everything is saved; the message
+            says where.  A second Ctrl-C stops at once.
         """
         if self.optimizer is None or self.loss_fn is None:
             raise ValueError("Trainer.fit needs an optimizer and a loss_fn")
@@ -122,11 +119,11 @@ class Trainer:
             checkpoints = Checkpoints(checkpoints)
         self._checkpoints = checkpoints
         self._loaders = {"train": loader, "validation": validation}
+        show = display.make(self.progress)
         if resume:
-            self._resume(resume)
+            show.say(self._resume(resume, epochs))
         self._restore_loaders()
         self.stop = False
-        show = display.make(self.progress)
         self._call("on_fit_begin")
         try:
             with self._finishing_steps(show):
@@ -297,17 +294,21 @@ class Trainer:
         self.history = [dict(logs) for logs in state["history"]]
         self._pending = state
 
-    def _resume(self, source: bool | str | Path) -> None:
+    def _resume(self, source: bool | str | Path, epochs: int) -> str:
+        """Take over what was saved, and say in a line where that leads."""
         if source is True:
             if self._checkpoints is None:
                 raise ValueError("Trainer.fit: resume=True needs checkpoints, the folder to resume from")
             if not self._checkpoints.last.exists():
-                return
+                return f"there is no {self._checkpoints.last} to resume from: a new run"
             source = self._checkpoints.last
         state = load(source)  # type: ignore[arg-type]
         if not isinstance(state, dict) or "batches_done" not in state:
             raise ValueError(f"{source} holds no trainer's state, so there is nothing to resume from")
         self.load_state_dict(state)
+        if self.epoch >= epochs:
+            return f"{source}: complete, {self.epoch} of {epochs} epochs are done"
+        return f"resuming {source} in epoch {self.epoch + 1} of {epochs}, after step {self.step}"
 
     def _restore_loaders(self) -> None:
         state, self._pending = self._pending, None
@@ -347,12 +348,13 @@ class Trainer:
             signal.signal(signal.SIGINT, before)
 
     def _leave(self) -> None:
+        # No class of its own: CPython ends a script with 130, as shells expect after Ctrl-C, for this very class only.
         if self._checkpoints is None:
-            raise TrainingInterrupted(
+            raise KeyboardInterrupt(
                 f"interrupted after step {self.step}; nothing was saved, as no checkpoints were asked for"
             )
         path = self._checkpoints.save(self)
-        raise TrainingInterrupted(f"interrupted after step {self.step}; saved to {path}, continue with resume=True")
+        raise KeyboardInterrupt(f"interrupted after step {self.step}; saved to {path}, continue with resume=True")
 
     def _call(self, name: str, *args: Any) -> None:
         for callback in self.callbacks:

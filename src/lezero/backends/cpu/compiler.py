@@ -24,13 +24,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from lezero import knobs
 from lezero.backends.cpu import compile_worker, kernel_cache
 from lezero.backends.cpu.kernel_cache import CacheStats, DiskCache, MemoryCache
 from lezero.backends.cpu.loader import LoadedKernel, LoadError, load
 from lezero.codegen import llvm
 from lezero.codegen.launch import KernelSource
 from lezero.codegen.target import Target
-from lezero.hal import knobs
 
 _WORTH_HELP = 6  # missing kernels; a helper needs as long to start as three or four take to compile
 _IDLE_SECONDS = 60

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lezero.codegen.target import ARM_LEVELS, LEVELS, TARGETS, Target
-from lezero.hal.knobs import KnobError
+from lezero.knobs import KnobError
 
 # LLVM's feature names where the kernel's differ.
 _KERNEL_NAMES = {"bmi": "bmi1", "lzcnt": "abm", "sse4.2": "sse4_2", "avx512vnni": "avx512_vnni",

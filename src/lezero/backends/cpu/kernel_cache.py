@@ -23,10 +23,10 @@ from pathlib import Path
 
 import lezero.codegen
 import lezero.loops
+from lezero import knobs
 from lezero.backends.cpu.loader import LoadedKernel
 from lezero.codegen.launch import KernelSource
 from lezero.codegen.target import Target
-from lezero.hal import knobs
 
 _MAGIC = b"LZK2"
 _HEADER = len(_MAGIC) + 32  # then a SHA-256 of the name and the object, then the object
@@ -204,6 +204,17 @@ def cache_folder() -> Path:
     if sys.platform == "darwin":
         return home / "Library" / "Caches" / "lezero" / "kernels"
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "lezero" / "kernels"
+
+
+def writable(folder: Path) -> bool:
+    """Whether a kernel can be kept there, or in the folder where it would be made."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            return file.write(bytes(1 << 16)) == 1 << 16  # a full disk still takes an empty file
+    except OSError:
+        return False
 
 
 def cache_limit() -> int:

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lezero import knobs
 from lezero.backends.cpu import walker
 from lezero.backends.cpu.compiler import core_count, get_kernels
 from lezero.backends.cpu.detect import detect
 from lezero.backends.cpu.table import RecordTimes, Table, record_times
-from lezero.hal import knobs
 
 MAX_THREADS = 1024
 _SLICE_NANOSECONDS = 50_000_000

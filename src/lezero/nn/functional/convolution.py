@@ -96,8 +96,22 @@ def _conv(
     added = False
     if x.ndim != n + 2:
         x, added = batched(f"conv{n}d", x, n + 2)
+        if added and weight.ndim == n + 2:
+            _check_unbatched(f"conv{n}d", x, weight, int(weight.shape[1]) * groups)
     y = record(convolution, (x, weight) if bias is None else (x, weight, bias), attrs)
     return y.squeeze(0) if added else y
+
+
+def _check_unbatched(name: str, x: Tensor, weight: Tensor, channels: int) -> None:
+    """Say how an input without batch was read if it does not fit: it may be a batch without channels."""
+    if x.shape[1] == channels:
+        return
+    read = "(channels, length)" if x.ndim == 3 else "(channels, height, width)"
+    raise ValueError(
+        f"{name}: an input of shape {tuple(x.shape[1:])} was taken for {read} without batch, and a weight of shape "
+        f"{tuple(weight.shape)} takes {channels} channels"
+        + ("; for a batch of one channel, give x.unsqueeze(1)" if channels == 1 else "")
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -130,6 +144,8 @@ def conv_transpose2d(
     if any(e >= max(s, d) for e, s, d in zip(extra, stride, dilation)):
         raise ValueError(f"{name}: output_padding {extra} is below the stride {stride} or the dilation {dilation}")
     x, added = batched(name, input, 4)
+    if added:
+        _check_unbatched(name, x, weight, int(weight.shape[0]))
     extents = tuple(
         (h - 1) * s - 2 * p + d * (k - 1) + e + 1
         for h, s, p, d, k, e in zip(x.shape[2:], stride, pads, dilation, weight.shape[2:], extra)

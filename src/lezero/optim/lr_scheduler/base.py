@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from lezero.misspelt import SpeltArguments
 from lezero.optim.optimizer import Optimizer
 
 
-class LRScheduler:
+class LRScheduler(SpeltArguments):
     """Base class: override ``get_lr()``, which gives the rates for ``self.last_epoch`` from those in the groups.
 
     Parameters
@@ -42,7 +44,13 @@ class LRScheduler:
         return list(self._last_lr)
 
     def step(self) -> None:
-        """Advance by one."""
+        """Advance by one; warns if the optimizer has not stepped at the rate that is left by it."""
+        if self.last_epoch == 0 and not self._starting and not self.optimizer._stepped:
+            warnings.warn(
+                "scheduler.step() comes before the first optimizer.step(), so the schedule's first learning rate is never "
+                "used; call optimizer.step() first",
+                stacklevel=2,
+            )
         self.last_epoch += 1
         self._write(self.get_lr())
 
