@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -105,6 +106,7 @@ def test_text_json_and_file(tmp_path):
         "Kernels, with the operations fused in each",
     ):
         assert words in text
+    assert re.search(rf"operations +{found.before.operations} +{found.after.operations}\n", text)
     again = json.loads(json.dumps(found.to_dict()))
     assert again["after"]["kernels"] == found.after.kernels and len(again["kernels"]) == len(found.kernels)
     found.save(tmp_path / "explained.txt")

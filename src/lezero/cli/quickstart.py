@@ -64,7 +64,7 @@ def _what_next(output: Path, data: str) -> None:
     same = "" if data == "digits" else f" --data {data}"
     rows = [
         (f"lezero eval {output}{same}", "measure it again"),
-        (f"lezero explain {output}", "see its graph before and after every pass"),
+        (f"lezero explain {output}", "see what every pass made of its graph, and its kernels"),
         (f"lezero train --model lenet5{same} --out lenet.lzm", "train another network"),
         ("lezero train --help", "your own images, epochs, learning rate"),
         ("docs/training-loop.md", "the same loop, written by hand"),

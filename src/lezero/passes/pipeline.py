@@ -1,8 +1,8 @@
 """The restructuring passes, in order.  Read this file first.
 
-Each pass is a function Graph -> Graph that leaves a graph the verifier accepts.  ``lz.explain`` shows the graph before and
-after each of them; ``LEZERO_PASSES=-name,-name`` leaves some out (not ``decompose`` and ``pin_outputs``, which the
-scheduler relies on).
+Each pass is a function Graph -> Graph that leaves a graph the verifier accepts.  ``lz.explain`` counts the operations after
+each of them, and its ``graph(name)`` shows them; ``LEZERO_PASSES=-name,-name`` leaves some out (not ``decompose`` and
+``pin_outputs``, which the scheduler relies on).
 """
 
 from __future__ import annotations

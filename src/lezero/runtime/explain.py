@@ -60,7 +60,7 @@ class Explanation:
         rows = [("", "as recorded", "restructured")]
         a = self.after
         rows += [
-            ("operations", str(self.before.operations), ""),
+            ("operations", str(self.before.operations), str(a.operations) if a else "-"),
             ("kernels", str(self.before.kernels), str(a.kernels) if a else "-"),
             ("bytes moved", byte_count(self.before.moved_bytes), byte_count(a.moved_bytes) if a else "-"),
             ("peak memory", byte_count(self.before.peak_bytes), byte_count(a.peak_bytes) if a else "-"),
