@@ -529,6 +529,7 @@ def test_an_interrupt_at_any_line_moves_all_running_statistics_or_none(layer):
         assert len(moved) == 1, (n, before, now)
         seen |= moved
         before = now
+        lz.set_grad_enabled(True)  # no signal is answered right before the line that does it, as happens here
     assert seen == {True, False}
 
 

@@ -58,8 +58,9 @@ def batch_norm(
     y = record(normalization.batch_norm, _affine_operands(input, weight, bias), (1, eps))
     running = (running_mean, running_var, num_batches_tracked)
     if any(t is not None for t in running):
-        grad_mode, STATE.grad_mode = STATE.grad_mode, False  # spelled out: no_grad() would take 15 % of the whole call
+        grad_mode = STATE.grad_mode
         try:
+            STATE.grad_mode = False  # spelled out: no_grad() would take 15 % of the whole call
             _track(input, *running, momentum)
         finally:
             STATE.grad_mode = grad_mode
