@@ -76,6 +76,7 @@ class _State(threading.local):
         self.recording = Recording()
         self.grad_mode = True
         self.in_rule = False  # inside a gradient rule: Python scalars are constants
+        self.skip_update: Any = None  # a 0-d bool: where it holds, optimizers leave everything as it is
         self.site: tuple[str, int] | None = None  # the line to give recorded nodes, where it is known already
         self.capture: Any = None  # the jit capture in progress
         self.adopted: list[Handle] | None = None  # handles re-pointed while a segment is being learned
