@@ -107,7 +107,7 @@ class Optimizer:
                 key.append(id(p))
                 key += map(id, state[p].values()) if p in state else (0,)
         skip = STATE.skip_update
-        key.append(skip is None)
+        key += (STATE.autocast, skip is None)
         if skip is not None:
             reads.append(skip)
         return tuple(key), reads

@@ -6,7 +6,7 @@ the difference is.  From the third call on the function is not called any more.
 
 Read at every call: tensor arguments, the values of all other tensors the function touched, hyper-parameters, seeds.
 Guarded (a change records a new variant): structure, shapes and dtypes of arguments, other Python arguments, the gradient
-mode, ``training`` of modules that were called and which tensors are their parameters and buffers, what decides an optimizer's
+mode, the precision chosen by autocast, ``training`` of modules that were called and which tensors are their parameters and buffers, what decides an optimizer's
 operations (its state's tensors, its flags, which hyper-parameters are zero), and which of the gradients it looks at were
 there when it was called.
 """
@@ -495,7 +495,12 @@ class Jitted:
         if STATE.capture is not None:
             return self._fn(*args, **kwargs)
         arguments: list[Handle] = []
-        key: Hashable = (_flatten((args, kwargs), arguments, self._name), STATE.grad_mode, default_dtype())
+        key: Hashable = (
+            _flatten((args, kwargs), arguments, self._name),
+            STATE.grad_mode,
+            STATE.autocast,
+            default_dtype(),
+        )
         found = None
         for full in reversed(self._variants):
             variant = self._variants[full]
