@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import numpy as np
 import pytest
 
 import lezero as lz
-from lezero import amp, nn, optim
+from lezero import amp, models, nn, optim
 from lezero.amp.lists import LOW, WIDE, WIDEST
 from lezero.nn import functional as F
 from lezero.ops.base import REGISTRY
@@ -343,6 +344,30 @@ def test_an_optimizer_stepping_inside_the_block_computes_as_outside():
                 optimizer.step()
         found.append(p.detach().numpy())
     np.testing.assert_array_equal(*found)
+
+
+TOKENS = lz.tensor(np.arange(10).reshape(2, 5))
+MODELS = {
+    "mobilenet_v2": lambda: models.mobilenet_v2(num_classes=10)(f32(2, 3, 32, 32)),
+    "vit_b_16": lambda: models.vit_b_16(image_size=32, num_classes=10)(f32(2, 3, 32, 32)),
+    "unet": lambda: models.unet()(f32(1, 3, 32, 32)),
+    "bert": lambda: models.bert_base_for_masked_lm(num_hidden_layers=1)(TOKENS),
+    "gpt2": lambda: models.gpt2(n_layer=1, n_embd=48, n_head=4)(TOKENS),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_our_models_record_in_low_precision(name, undrawn):
+    """Shapes and dtypes fit, there and back; nothing is run, since nothing is kept."""
+    with amp.autocast("cpu"):
+        out = MODELS[name]()
+        loss = out.float().square().mean()
+    loss.backward()
+    assert out.dtype is lz.bfloat16
+    products = {n.dtype for n in computed(out) if n.op.name in LOW}
+    assert products == {lz.bfloat16}
+    del out, loss
+    gc.collect()  # a model that waits to be collected would be run by the next test
 
 
 class Square(lz.autograd.Function):

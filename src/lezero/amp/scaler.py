@@ -118,6 +118,7 @@ class GradScaler:
         self._optimizers: WeakKeyDictionary[Optimizer, _Checks] = WeakKeyDictionary()
         self._bad_loss: Tensor | None = None  # since the last update
         self._updates = 0
+        self._captured: Any = None
         self._started = False  # a loss was finite
         self._bad_losses: Tensor | None = None  # in a row from the first on; -1 once one was finite
         self._skips: Tensor | None = None  # in a row
@@ -128,6 +129,7 @@ class GradScaler:
         """`outputs` times the scale: a tensor, or an iterable of tensors and iterables (a list or tuple stays one)."""
         if not self._enabled:
             return outputs
+        self._remember()
         if self._scale is None:
             self._begin()
         self._look_at_losses()
@@ -375,9 +377,26 @@ class GradScaler:
         self._hysteresis_tracker = _number(self._hysteresis, int32)
         self._bad_losses, self._skips = _number(0, int32), _number(0, int32)
 
+    def _remember(self) -> None:
+        """Note how far everything is when recording without running begins, to put it back if that comes to nothing."""
+        capture = STATE.capture
+        if capture is None or self._captured is capture:
+            return
+        self._captured = capture
+        stages = {id(c): (c.stage, c.skip) for c in self._optimizers.values()}
+        before = self._bad_loss, self._updates
+
+        def put_back() -> None:
+            for checks in self._optimizers.values():
+                checks.stage, checks.skip = stages.get(id(checks), (_Stage.READY, None))
+            self._bad_loss, self._updates = before
+
+        capture.others.append(put_back)
+
     def _checks(self, optimizer: Optimizer) -> _Checks:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"GradScaler: an optimizer is needed, got {type(optimizer).__name__}")
+        self._remember()
         found = self._optimizers.get(optimizer)
         if found is None:
             found = self._optimizers[optimizer] = _Checks()

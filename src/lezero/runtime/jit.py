@@ -53,6 +53,7 @@ class Capture:
         self.optimizers: dict[int, Any] = {}
         self.saved: list[tuple[Handle, tuple]] = []
         self.grads: dict[int, tuple[Handle, Handle | None, bool]] = {}
+        self.others: list[Callable[[], None]] = []  # put back what is not in handles
 
     def refuse(self, why: str = "a value is read (by .item(), .numpy(), printing, or an `if` on a tensor)") -> None:
         """Something that needs a run."""
@@ -88,6 +89,8 @@ class Capture:
             t._rec, t._node, t._buffer, t._history, t._shape = rec, node, buffer, history, shape
         for t, grad, _ in self.grads.values():
             t._grad = grad
+        for put_back in self.others:
+            put_back()
 
 
 def _user_line() -> str:
