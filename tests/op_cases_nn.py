@@ -332,3 +332,9 @@ def _update(operands):
 
 for _name, _operands in _OPTIMIZERS.items():
     add(_name, order=0)(_update(_operands.split()))
+
+
+@add("update_unless", order=0)
+def _update_unless(draw, extent, array):
+    shape = one_of(draw, (), (7,), (3, 5), (0,))
+    return [array(*shape), array(*shape), np.asarray(one_of(draw, False, True))], {}

@@ -41,9 +41,13 @@ asarray = as_tensor
 newaxis = None
 
 _LAZY = {
-    name: name for name in ("autograd", "data", "debug", "device", "io", "models", "nn", "optim", "profiler", "runtime", "trainer")
+    name: name
+    for name in (
+        "amp", "autograd", "data", "debug", "device", "io", "models", "nn", "optim", "profiler", "runtime", "trainer",
+    )
 } | {
     "Trainer": "trainer:Trainer",
+    "autocast": "amp:autocast",
     "save": "io:save",
     "load": "io:load",
     "jit": "runtime.jit:jit",
@@ -73,8 +77,6 @@ _LAZY |= {
 _ELSEWHERE = {
     "FloatTensor": "lz.tensor(data, dtype=lz.float32) makes tensors",
     "LongTensor": "lz.tensor(data, dtype=lz.int64) makes tensors",
-    "amp": "there is no automatic mixed precision yet; .to(lz.bfloat16) converts tensors and modules",
-    "autocast": "there is no automatic mixed precision yet; .to(lz.bfloat16) converts tensors and modules",
     "backends": "lz.device lists backends and their settings",
     "compile": "every recorded step is compiled, and lz.jit(function) captures one so that it is recorded only once",
     "cuda": "lz.device.devices() lists the devices of the backend in use, and .to(device) moves there",
@@ -95,7 +97,7 @@ _ELSEWHERE = {
 """What newcomers from PyTorch look for under another name."""
 
 if TYPE_CHECKING:
-    from lezero import autograd, data, debug, device, io, models, nn, optim
+    from lezero import amp, autograd, data, debug, device, io, models, nn, optim
     from lezero.io import load, save
     from lezero.trainer import Trainer
 

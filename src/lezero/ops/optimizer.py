@@ -76,6 +76,22 @@ class _ArrayFunctions:
     sqrt, where = np.sqrt, np.where
 
 
+@op("update_unless")
+class update_unless(Update):
+    """The new value of something an optimizer updates, or the old one where the step is skipped.
+
+    Parameters
+    ----------
+    old, new : floating dtype
+    skip : 0-d bool
+    """
+
+    arrays = 2
+
+    def update(f, old, new, skip):
+        return f.where(skip, old, new)
+
+
 def _signed(grad, maximize):
     return -grad if maximize else grad
 

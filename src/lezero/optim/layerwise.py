@@ -1,13 +1,16 @@
-"""Lion and LAMB: newer optimizers, written with ordinary tensor operations."""
+"""Lion and LAMB: newer optimizers, written with ordinary operations."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from lezero.ops.elementwise import sign, sqrt, where
+from lezero.ops.reduce import norm
 from lezero.optim.checks import not_negative, two_betas
 from lezero.optim.optimizer import Optimizer, ParamsT
 from lezero.optim.recording import counted, hyper, zeros_for
-from lezero.tensor import no_grad, where
+from lezero.runtime.updates import Updates
+from lezero.tensor import no_grad
 
 
 class Lion(Optimizer):
@@ -25,6 +28,8 @@ class Lion(Optimizer):
     maximize : bool
         Go up the gradient.
     """
+
+    _replays = True
 
     def __init__(
         self,
@@ -48,13 +53,16 @@ class Lion(Optimizer):
                 continue
             lr, decay = hyper(group, "lr"), hyper(group, "weight_decay")
             beta1, beta2 = hyper(group, "betas", 0), hyper(group, "betas", 1)
+            update = Updates(_lion, (lr, beta1, beta2, decay), (group["maximize"],))
             for p, grad, s in active:
-                grad = -grad if group["maximize"] else grad
-                m = s["exp_avg"]
-                direction = (m * beta1 + grad * (1 - beta1)).sign()
-                p.copy_(p * (1 - lr * decay) - lr * direction)
-                m.copy_(m * beta2 + grad * (1 - beta2))
+                update((p, s["exp_avg"]), (grad,))
         return loss
+
+
+def _lion(p, m, grad, lr, beta1, beta2, decay, maximize):
+    grad = -grad if maximize else grad
+    direction = sign(m * beta1 + grad * (1 - beta1))
+    return p * (1 - lr * decay) - lr * direction, m * beta2 + grad * (1 - beta2)
 
 
 def _begin_lion(p: Any, state: dict[str, Any]) -> None:
@@ -75,6 +83,8 @@ class LAMB(Optimizer):
     maximize : bool
         Go up the gradient.
     """
+
+    _replays = True
 
     def __init__(
         self,
@@ -101,16 +111,21 @@ class LAMB(Optimizer):
                 continue
             lr, eps, decay = hyper(group, "lr"), hyper(group, "eps"), hyper(group, "weight_decay")
             beta1, beta2 = hyper(group, "betas", 0), hyper(group, "betas", 1)
+            update = Updates(_lamb, (lr, beta1, beta2, eps, decay), (group["maximize"],))
             for p, grad, s in active:
-                grad = -grad if group["maximize"] else grad
-                m, v, t = s["exp_avg"], s["exp_avg_sq"], s["step"]
-                m.copy_(m * beta1 + grad * (1 - beta1))
-                v.copy_(v * beta2 + grad * grad * (1 - beta2))
-                step = (m / (1 - beta1**t)) / ((v / (1 - beta2**t)).sqrt() + eps) + decay * p
-                size, length = p.norm(), step.norm()
-                ratio = where((size > 0) & (length > 0), size / length, 1.0)
-                p.copy_(p - lr * ratio * step)
+                update((p, s["exp_avg"], s["exp_avg_sq"]), (grad, s["step"]))
         return loss
+
+
+def _lamb(p, m, v, grad, t, lr, beta1, beta2, eps, decay, maximize):
+    grad = -grad if maximize else grad
+    m = m * beta1 + grad * (1 - beta1)
+    v = v * beta2 + grad * grad * (1 - beta2)
+    step = (m / (1 - beta1**t)) / (sqrt(v / (1 - beta2**t)) + eps) + decay * p
+    every = tuple(range(len(p.shape)))
+    size, length = norm(p, axes=every), norm(step, axes=every)
+    ratio = where((size > 0) & (length > 0), size / length, 1.0)
+    return p - lr * ratio * step, m, v
 
 
 def _begin_lamb(p: Any, state: dict[str, Any]) -> None:

@@ -85,6 +85,7 @@ class Optimizer(SpeltArguments):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "step" in cls.__dict__:
+            cls._replays = cls.__dict__.get("_replays", False)  # what is known of another step says nothing of this one
             cls.step = _ending_step(cls.__dict__["step"])  # type: ignore[method-assign]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -106,6 +107,10 @@ class Optimizer(SpeltArguments):
                 reads += (p, grad)
                 key.append(id(p))
                 key += map(id, state[p].values()) if p in state else (0,)
+        skip = STATE.skip_update
+        key += (STATE.autocast, skip is None)
+        if skip is not None:
+            reads.append(skip)
         return tuple(key), reads
 
     def _structure(self) -> list[Any]:

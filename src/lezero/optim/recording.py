@@ -15,10 +15,10 @@ from lezero.graph.dtype import DType, float32, float64
 from lezero.nn.parameter import constant_tensor
 from lezero.ops.base import REGISTRY
 from lezero.runtime import scalar_input
-from lezero.runtime.recorder import assign, record
+from lezero.runtime.recorder import STATE, assign, record
 from lezero.tensor import Tensor
 
-_ADD = REGISTRY["add"]
+_ADD, _WHERE = REGISTRY["add"], REGISTRY["where"]
 
 
 def hyper(group: dict[str, Any], key: str, index: int | None = None) -> Tensor:
@@ -73,11 +73,13 @@ def counted(
             if id(s["step"]) in counts:
                 s["step"] = s["step"].clone()
     done: set[int] = set()
+    skip = STATE.skip_update
     for _, _, s in active:
         step = s["step"]
         if id(step) not in done:
             done.add(id(step))
-            assign(step, record(_ADD, (step, 1.0), ()))
+            more = record(_ADD, (step, 1.0), ())
+            assign(step, more if skip is None else record(_WHERE, (skip, step, more), ()))
     return active
 
 

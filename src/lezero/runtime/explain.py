@@ -210,6 +210,7 @@ class _Watch:
     def __init__(self, name: str):
         self.name = name
         self.made: list[tuple[Handle, list[Any]]] = []  # tensors made by the function with a value, and what they were
+        self.others: list[Callable[[], None]] = []  # put back what is not in handles
 
     def refuse(self, why: str = "a value is read (by .item(), .numpy(), printing, or an `if` on a tensor)") -> None:
         raise ExplainError(
@@ -268,6 +269,8 @@ class _recorded_only:
             t = r()
             if t is not None and id(t) not in known:
                 t._rec = None
+        for put_back in self._watch.others:
+            put_back()
         run._release(self.rec)
 
 

@@ -6,7 +6,7 @@ the difference is.  From the third call on the function is not called any more.
 
 Read at every call: tensor arguments, the values of all other tensors the function touched, hyper-parameters, seeds.
 Guarded (a change records a new variant): structure, shapes and dtypes of arguments, other Python arguments, the gradient
-mode, ``training`` of modules that were called and which tensors are their parameters and buffers, what decides an optimizer's
+mode, the precision chosen by autocast, ``training`` of modules that were called and which tensors are their parameters and buffers, what decides an optimizer's
 operations (its state's tensors, its flags, which hyper-parameters are zero), and which of the gradients it looks at were
 there when it was called.
 """
@@ -53,6 +53,7 @@ class Capture:
         self.optimizers: dict[int, Any] = {}
         self.saved: list[tuple[Handle, tuple]] = []
         self.grads: dict[int, tuple[Handle, Handle | None, bool]] = {}
+        self.others: list[Callable[[], None]] = []  # put back what is not in handles
 
     def refuse(self, why: str = "a value is read (by .item(), .numpy(), printing, or an `if` on a tensor)") -> None:
         """Something that needs a run."""
@@ -88,6 +89,8 @@ class Capture:
             t._rec, t._node, t._buffer, t._history, t._shape = rec, node, buffer, history, shape
         for t, grad, _ in self.grads.values():
             t._grad = grad
+        for put_back in self.others:
+            put_back()
 
 
 def _user_line() -> str:
@@ -495,7 +498,12 @@ class Jitted:
         if STATE.capture is not None:
             return self._fn(*args, **kwargs)
         arguments: list[Handle] = []
-        key: Hashable = (_flatten((args, kwargs), arguments, self._name), STATE.grad_mode, default_dtype())
+        key: Hashable = (
+            _flatten((args, kwargs), arguments, self._name),
+            STATE.grad_mode,
+            STATE.autocast,
+            default_dtype(),
+        )
         found = None
         for full in reversed(self._variants):
             variant = self._variants[full]

@@ -76,6 +76,8 @@ class _State(threading.local):
         self.recording = Recording()
         self.grad_mode = True
         self.in_rule = False  # inside a gradient rule: Python scalars are constants
+        self.autocast: Any = None  # (operation, operands) -> operands, while operations choose their precision
+        self.skip_update: Any = None  # a 0-d bool: where it holds, optimizers leave everything as it is
         self.site: tuple[str, int] | None = None  # the line to give recorded nodes, where it is known already
         self.capture: Any = None  # the jit capture in progress
         self.adopted: list[Handle] | None = None  # handles re-pointed while a segment is being learned
@@ -205,6 +207,8 @@ tensor_class: type[Handle] = Handle  # set by lezero.tensor
 def record(op: Op, operands: tuple, attrs: tuple) -> Any:
     """Apply `op`: the recorded result as a new Tensor."""
     state = STATE
+    if state.autocast is not None and not state.in_rule:
+        operands = state.autocast(op, operands)
     rec = state.recording
     imported = rec.imported
     nodes = []

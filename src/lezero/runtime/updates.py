@@ -12,6 +12,7 @@ from lezero.runtime.recorder import STATE, Handle, assign, handle_of, import_han
 from lezero.runtime.template import Template, Traced, template
 
 _VARIABLE = REGISTRY["variable"]
+_UNLESS = REGISTRY["update_unless"]
 
 
 class Updates:
@@ -23,11 +24,16 @@ class Updates:
         parameter first, then its state
     shared : operands of all updates: hyper-parameters
     attrs : what else decides what the rule does
+
+    Where ``STATE.skip_update`` is a tensor that holds, everything `written` stays as it is.
     """
 
     def __init__(self, rule: Callable[..., Sequence[Any]], shared: Sequence[Handle], attrs: tuple[Hashable, ...] = ()):
         rec = STATE.recording
         self.rec, self.rule, self.attrs, self.site = rec, rule, attrs, STATE.site
+        self.skips = STATE.skip_update is not None
+        if self.skips:
+            shared = (*shared, STATE.skip_update)
         self.shared = [t._node if t._rec is rec else rec.imported.get(id(t)) or import_handle(rec, t) for t in shared]
         self.specs = tuple([n.found.spec for n in self.shared])
         self.grad_mode = STATE.grad_mode
@@ -59,7 +65,12 @@ class Updates:
             table.templates = {}
 
         def rule(operands: list[Traced]) -> list[Any]:
-            first, *others = self.rule(*operands, *self.attrs)
+            if self.skips:
+                *operands, skip = operands
+                new = self.rule(*operands, *self.attrs)
+                first, *others = [_UNLESS(was, becomes, skip) for was, becomes in zip(operands, new)]
+            else:
+                first, *others = self.rule(*operands, *self.attrs)
             return [_VARIABLE(first) if trains else first, *others]
 
         key = (self.rule, self.attrs, trains, specs, self.specs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,14 +41,21 @@ class Computing(Core):
         op = OPS[name]
         return record(op, (self,), op.bind({"axes": axes, "keepdim": keepdim, **attrs}))
 
+    def _as(self, dtype: Any, compute: Callable[[Any], Any]) -> Any:
+        """`compute` in the dtype that was asked for, whatever autocast would choose."""
+        if dtype is None:
+            return compute(self)
+        dtype = as_dtype(dtype)
+        return compute(self._cast(dtype))._cast(dtype)
+
     def sum(self, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-        return (self if dtype is None else self._cast(as_dtype(dtype)))._reduce("sum", dim, keepdim)
+        return self._as(dtype, lambda x: x._reduce("sum", dim, keepdim))
 
     def mean(self, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-        return (self if dtype is None else self._cast(as_dtype(dtype)))._reduce("mean", dim, keepdim)
+        return self._as(dtype, lambda x: x._reduce("mean", dim, keepdim))
 
     def prod(self, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-        return (self if dtype is None else self._cast(as_dtype(dtype)))._reduce("prod", dim, keepdim)
+        return self._as(dtype, lambda x: x._reduce("prod", dim, keepdim))
 
     def amax(self, dim: Axes = None, keepdim: bool = False) -> Tensor:
         return self._reduce("max", dim, keepdim)
@@ -103,12 +110,12 @@ class Computing(Core):
         return Pair(values, index)
 
     def softmax(self, dim: int, dtype: Any = None) -> Tensor:
-        x = self if dtype is None else self._cast(as_dtype(dtype))
-        return record(OPS["softmax"], (x,), (normalize_axis("softmax", dim, self.ndim),))
+        axis = normalize_axis("softmax", dim, self.ndim)
+        return self._as(dtype, lambda x: record(OPS["softmax"], (x,), (axis,)))
 
     def log_softmax(self, dim: int, dtype: Any = None) -> Tensor:
-        x = self if dtype is None else self._cast(as_dtype(dtype))
-        return record(OPS["log_softmax"], (x,), (normalize_axis("log_softmax", dim, self.ndim),))
+        axis = normalize_axis("log_softmax", dim, self.ndim)
+        return self._as(dtype, lambda x: record(OPS["log_softmax"], (x,), (axis,)))
 
     def cumsum(self, dim: int) -> Tensor:
         op = OPS["cumsum"]

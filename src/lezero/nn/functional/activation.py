@@ -8,8 +8,6 @@ from lezero.ops import activations as act
 from lezero.ops.base import normalize_axis
 from lezero.ops.functions import sigmoid as _sigmoid
 from lezero.ops.functions import tanh as _tanh
-from lezero.ops.softmax import log_softmax as _log_softmax
-from lezero.ops.softmax import softmax as _softmax
 from lezero.runtime.recorder import record
 from lezero.tensor import Tensor
 
@@ -144,14 +142,12 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
 def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """exp(x) / Σ exp(x) along `dim`"""
-    x = input if dtype is None else input.to(dtype)
-    return record(_softmax, (x,), (_axis("softmax", dim, x),))
+    return input.softmax(_axis("softmax", dim, input), dtype)
 
 
 def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """x - log Σ exp(x) along `dim`"""
-    x = input if dtype is None else input.to(dtype)
-    return record(_log_softmax, (x,), (_axis("log_softmax", dim, x),))
+    return input.log_softmax(_axis("log_softmax", dim, input), dtype)
 
 
 def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:

@@ -160,5 +160,5 @@ def conv_transpose2d(
         groups=groups,
     )
     if bias is not None:
-        y = y + bias.reshape(-1, 1, 1)
+        y = y + bias.reshape(-1, 1, 1).to(y.dtype)
     return y.squeeze(0) if added else y
