@@ -33,7 +33,7 @@ THREADS = 3
 class InterpretedProgram(Program):
     def __init__(self, graph: Graph, orders: dict[Node, Order]):
         self.leaves = graph.leaves
-        self.grouping = arrange(restructure(graph), orders, THREADS)
+        self.grouping, _ = arrange(restructure(graph), orders, THREADS)
         self.graph, self.orders = self.grouping.graph, self.grouping.orders
         stored = set(self.graph.outputs)
         for g in self.grouping.groups:
