@@ -35,7 +35,7 @@ class InterpretedProgram(Program):
         self.leaves = graph.leaves
         primitive = restructure(graph)
         self.shapes = [n.shape for n in primitive.outputs]
-        self.grouping = arrange(primitive, orders, THREADS)
+        self.grouping, _ = arrange(primitive, orders, THREADS)
         self.graph, self.orders = self.grouping.graph, self.grouping.orders
         stored = set(self.graph.outputs)
         for g in self.grouping.groups:

@@ -203,6 +203,13 @@ def test_doctor_says_when_the_cache_cannot_be_written(call, monkeypatch, tmp_pat
     assert "NOT WRITABLE" in call("cache")[1] and not json.loads(call("cache", "--json")[1])["writable"]
 
 
+def test_explain_writes_a_page(call, tmp_path):
+    code, out, err = call("explain", "lenet5", "--batch", "2", "--train", "--html", tmp_path / "page.html")
+    assert (code, out, err) == (0, "", "")
+    text = (tmp_path / "page.html").read_text()
+    assert "LeNet" in text and ".py:" not in text  # layers, and nobody's lines
+
+
 # -- mistakes -------------------------------------------------------------------------------------------------
 
 MISTAKES = [
@@ -225,6 +232,7 @@ MISTAKES = [
     (("predict", "MODEL", "/nowhere.png"), "there is no file '/nowhere.png'"),
     (("predict", "MODEL", "/"), "is a folder"),
     (("explain", "lenet6"), "'lenet6' is neither an .lzm file nor one of"),
+    (("explain", "lenet5", "--html", "/nowhere/x.html"), "there is no folder '/nowhere'"),
     (("cache", "burn"), "'burn' is not one of"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 
@@ -11,6 +12,8 @@ import pytest
 import lezero as lz
 from lezero import nn
 from lezero.nn import functional as F
+from lezero.runtime.recorder import Root
+from lezero.schedule import recompute
 
 with_kernels = pytest.mark.skipif(lz.device.get_backend() != "cpu", reason="only the cpu backend has kernels to show")
 
@@ -175,3 +178,101 @@ def test_operations_are_counted_the_same_everywhere():
     assert f"recorded {found.before.operations:>15}" in str(found)
     assert "constant" not in passes[0]["operations"]
     assert "constant" in found.graph("recorded")
+
+
+def training_step(model, optimizer, x, y):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+@with_kernels
+def test_kernels_name_the_layer_that_was_called_also_for_its_gradient():
+    model = nn.Sequential(nn.Linear(6, 16), nn.Sequential(nn.ReLU(), nn.Linear(16, 3)))
+    x, y = batch()
+    found = lz.explain(lambda: F.cross_entropy(model(x), y), backward=True)
+    assert found.layers == ["Sequential.0", "Sequential.1.0", "Sequential.1.1"]
+    products = [k for k in found.kernels if k.operations[0] == "dot"]
+    layers = [k.layers[0] for k in products]
+    assert layers.count("Sequential.1.1") == 3 and layers.count("Sequential.0") == 2  # x wants no gradient
+    assert any("Sequential.1.1.weight float32[3, 16]" in k.reads for k in products)
+
+
+@with_kernels
+def test_the_line_is_that_of_this_recording_not_of_one_like_it():
+    x = lz.ones(40).realize()
+    (x.exp() * 2).numpy()
+
+    def twice(x):
+        return x.exp() * 2  # here
+
+    (kernel,) = lz.explain(twice, x).kernels
+    assert [line.rsplit(":", 1)[1] for line in kernel.lines] == [str(twice.__code__.co_firstlineno + 1)]
+
+
+def test_explanations_leave_nothing_behind():
+    model, (x, y) = network(), batch()
+    optimizer = lz.optim.SGD(model.parameters(), lr=0.1)
+
+    def roots():
+        training_step(model, optimizer, x, y)  # an optimizer lets go of what it learned in tries that are gone
+        gc.collect()
+        return sum(type(o) is Root for o in gc.get_objects())
+
+    before = roots()
+    for _ in range(3):
+        lz.explain(training_step, model, optimizer, x, y)
+    optimizer.param_groups[0]["momentum"] = 0.5  # something to learn
+    assert roots() <= before
+
+
+@pytest.fixture
+def recomputed(monkeypatch):
+    """An explanation of a network in which whatever is worth a kernel is recomputed."""
+    for limit, value in (("LEAST_TOTAL", 0), ("LEAST_BYTES", 4096)):
+        monkeypatch.setattr(recompute, limit, value)
+    model = lz.models.resnet18(num_classes=3)
+    optimizer = lz.optim.SGD(model.parameters(), lr=0.1)
+    return lz.explain(training_step, model, optimizer, lz.rand(2, 3, 32, 32), lz.tensor([0, 1]))
+
+
+@with_kernels
+def test_what_is_computed_again_is_said_with_the_reason(recomputed):
+    assert len(recomputed.recomputed) > 5
+    for r in recomputed.recomputed:
+        operation = r.value.split()[0]
+        assert 0 < r.kernel <= r.last_early_use < r.again and r.nbytes > 0 and r.made_of
+        for k in (r.kernel, r.again):
+            assert operation in recomputed.kernels[k - 1].operations
+        assert str(r.last_early_use) in r.why and str(r.again) in r.why and r.why in str(recomputed)
+    assert "Computed again instead of kept" in str(recomputed)
+    again = json.loads(json.dumps(recomputed.to_dict()))["recomputed"]
+    assert [r["value"] for r in again] == [r.value for r in recomputed.recomputed]
+
+
+@with_kernels
+def test_the_arena_s_blocks_do_not_overlap_and_fill_it(recomputed):
+    blocks = recomputed.memory
+    assert (
+        max(b.offset + b.nbytes for b in blocks)
+        <= recomputed.after.arena_bytes
+        < 64 + max(b.offset + b.nbytes for b in blocks)
+    )
+    for i, a in enumerate(blocks):
+        assert 1 <= a.first <= a.last <= len(recomputed.kernels) and a.nbytes > 0
+        for b in blocks[:i]:
+            apart = a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
+            assert (
+                apart or a.last <= b.first or b.last <= a.first
+            )  # one kernel of several launches may end one, begin another
+    weights = [b for b in blocks if b.value.startswith("memory of conv2d")]
+    assert weights and all(b.first == b.last for b in weights)
+
+
+@with_kernels
+def test_a_kernel_says_how_many_operations_it_does():
+    a, b = lz.rand(20, 30), lz.rand(30, 40)
+    (kernel,) = lz.explain(lambda a, b: (a @ b).relu(), a, b).kernels
+    assert kernel.flops == 2 * 20 * 30 * 40 + 20 * 40 and kernel.writes == ["relu float32[20, 40]"]

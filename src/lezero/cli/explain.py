@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lezero.cli.data import user_errors
+from lezero.cli.data import check_output, user_errors
 
 
 @click.command()
@@ -16,7 +16,8 @@ from lezero.cli.data import user_errors
 @click.option("--batch", default=64, show_default=True, type=click.IntRange(1), help="Images in the example.")
 @click.option("--train", "training", is_flag=True, help="Explain a whole training step instead of the forward pass.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def explain(model: str, batch: int, training: bool, as_json: bool) -> None:
+@click.option("--html", "page", metavar="FILE", help="Write a page for the browser instead of printing text.")
+def explain(model: str, batch: int, training: bool, as_json: bool, page: str | None) -> None:
     """Show what recording and restructuring make of a model.
 
     MODEL is an .lzm file, or the name of a network: residual, lenet5 or resnet18.
@@ -24,6 +25,8 @@ def explain(model: str, batch: int, training: bool, as_json: bool) -> None:
     import lezero as lz
     from lezero.cli.networks import NETWORKS, Classifier
 
+    if page is not None:
+        check_output("--html", Path(page))
     if model in NETWORKS:
         size = NETWORKS[model][1] or (64 if model == "resnet18" else 28)
         classifier = Classifier(model, size, [str(n) for n in range(10)])
@@ -38,9 +41,12 @@ def explain(model: str, batch: int, training: bool, as_json: bool) -> None:
     else:
         classifier.model.eval()
         explanation = lz.explain(classifier.model, _example(classifier, batch)[0])
-    for kernel in explanation.kernels:
-        kernel.lines.clear()  # no line of the user's is behind these: they would name the command-line library's
-    click.echo(json.dumps(explanation.to_dict()) if as_json else str(explanation))
+    explanation.forget_lines()  # none of the user's is behind these: they would name the command-line library's
+    if page is not None:
+        with user_errors():
+            explanation.write_page(page)
+    if as_json or page is None:
+        click.echo(json.dumps(explanation.to_dict()) if as_json else str(explanation))
 
 
 def training_step(classifier: Any, batch: int) -> tuple[Any, tuple[Any, Any]]:

@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lezero.graph.node import Graph, show
+from lezero.graph.dim import Dim, evaluate
+from lezero.graph.node import Graph, Node, show
 from lezero.hal import registry
 from lezero.passes.pipeline import restructure
-from lezero.runtime import run
+from lezero.runtime import recorder, run
 from lezero.runtime.figures import Figures, byte_count, operations, restructured, size, unfused
 from lezero.runtime.inputs import default_generator
 from lezero.runtime.jit import Jitted
-from lezero.runtime.recorder import STATE, Handle, Recording
+from lezero.runtime.recorder import STATE, Handle, Recording, Root
+from lezero.schedule.schedule import Schedule, Step
+from lezero.schedule.work import flops
 from lezero.switched import switched
 
 
@@ -28,12 +31,56 @@ class ExplainError(RuntimeError):
 
 @dataclass
 class Kernel:
-    """One kernel: what was fused into it, bytes it reads and writes, and the user's lines behind it."""
+    """One kernel: what was fused into it, bytes it reads and writes, and the user's lines and layers behind it.
+
+    flops : floating-point operations (``schedule/work.py`` says what is counted)
+    reads, writes : values, as a name or an operation with dtype and extents
+    """
 
     name: str
     operations: list[str]
     moved_bytes: int
     lines: list[str]
+    layers: list[str]
+    flops: int
+    reads: list[str]
+    writes: list[str]
+    nodes: list[Node] = field(repr=False)
+
+
+@dataclass
+class Recomputed:
+    """A value that is not kept for a late use but computed again for it.
+
+    kernel, again : numbers of the kernels that compute it, from 1; 0 where it is computed inside whatever reads it
+    last_early_use : number of the kernel after which it is freed
+    made_of : the values in memory that it is computed from
+    """
+
+    value: str
+    nbytes: int
+    kernel: int
+    again: int
+    last_early_use: int
+    made_of: list[str]
+
+    @property
+    def why(self) -> str:
+        return (
+            f"nothing reads it from kernel {self.last_early_use} until kernel {self.again}, and what it is made of is in memory "
+            "then anyway, or is smaller"
+        )
+
+
+@dataclass
+class Block:
+    """A stretch of the arena: what lies there, in bytes, and from which kernel to which (from 1, both included)."""
+
+    value: str
+    offset: int
+    nbytes: int
+    first: int
+    last: int
 
 
 @dataclass
@@ -47,6 +94,11 @@ class Explanation:
     kernels: list[Kernel] = field(default_factory=list)
     refused: list[tuple[str, str, str]] = field(default_factory=list)
     held: list[tuple[str, str]] = field(default_factory=list)
+    recomputed: list[Recomputed] = field(default_factory=list)
+    memory: list[Block] = field(default_factory=list)
+    layers: list[str] = field(default_factory=list)  # in the order they were called
+    names: dict[Node, str] = field(default_factory=dict, repr=False)
+    bindings: Sequence[int] = field(default=(), repr=False)
 
     def graph(self, name: str = "recorded") -> str:
         """The graph as text: as ``"recorded"``, or after a pass (the last one of that name)."""
@@ -75,6 +127,15 @@ class Explanation:
             parts += ["Kernels, with the operations fused in each", self._kernels()]
         if self.refused:
             parts += ["Fusions refused", "\n".join(f"  {n}: {g}: {why}" for n, g, why in self.refused)]
+        if self.recomputed:
+            parts += [
+                "Computed again instead of kept",
+                "\n".join(
+                    f"  {r.value}, {byte_count(r.nbytes)}, by kernels {r.kernel} and {r.again}, from {', '.join(r.made_of)}:"
+                    f"\n      {r.why}"
+                    for r in self.recomputed
+                ),
+            ]
         if self.held:
             parts += [
                 "Computed and kept only because a variable still holds it",
@@ -117,17 +178,42 @@ class Explanation:
             "passes": [
                 {"name": n, "operations": dict(Counter(x.op.name for x in operations(g)))} for n, g in self.passes
             ],
-            "kernels": [vars(k) for k in self.kernels],
+            "kernels": [{key: v for key, v in vars(k).items() if key != "nodes"} for k in self.kernels],
             "refused": [{"operation": n, "kernel": g, "reason": why} for n, g, why in self.refused],
             "held": [{"variable": n, "value": v} for n, v in self.held],
+            "recomputed": [{**vars(r), "why": r.why} for r in self.recomputed],
+            "memory": [vars(b) for b in self.memory],
         }
 
+    def forget_lines(self) -> None:
+        """Leave the user's lines out, where none of them is behind what was recorded."""
+        for kernel in self.kernels:
+            kernel.lines.clear()
+        for _, graph in self.passes:
+            for node in graph.nodes():
+                if isinstance(node.site, Site):
+                    node.site = Site(("", 0), node.site.layer)
+                else:
+                    node.site = None
+
     def save(self, path: str | Path) -> None:
-        """Write the whole text, graphs included."""
+        """Write all of it, graphs included: as a page for the browser where the name ends in .html, else as text.
+
+        The page is one file that fetches nothing; docs/looking-inside.md says how to read it.
+        """
+        if Path(path).suffix.lower() in (".html", ".htm"):
+            self.write_page(path)
+            return
         parts = [str(self)]
         for name, graph in self.passes:
             parts.append(f"{name}\n\n{show(graph)}")
         Path(path).write_text("\n\n\n".join(parts) + "\n", encoding="utf-8")
+
+    def write_page(self, path: str | Path) -> None:
+        """Write the page for the browser, whatever the file is called."""
+        from lezero.runtime.page import page
+
+        Path(path).write_text(page(self), encoding="utf-8")
 
 
 def explain(function: Callable, *inputs: Any, backward: bool = False, **options: Any) -> Explanation:
@@ -148,15 +234,18 @@ def explain(function: Callable, *inputs: Any, backward: bool = False, **options:
     Returns
     -------
     Explanation
-        Prints as text; see also ``summary()``, ``graph(name)``, ``kernels``, ``to_dict()`` and ``save(path)``.
+        Prints as text; see also ``summary()``, ``graph(name)``, ``kernels``, ``to_dict()`` and ``save(path)``, which writes
+        a page for the browser where `path` ends in .html.
     """
     if isinstance(function, Jitted):
         function = inspect.unwrap(function)
     name = getattr(function, "__name__", type(function).__name__)
     with switched(STATE, "capture", STATE.capture), _recorded_only(name) as (rec, old):
-        result = function(*inputs, **options)
-        if backward:
-            (result if result.numel() == 1 else result.sum()).backward()
+        sites = _Sites(recorder.find_site)
+        with switched(recorder, "find_site", sites):
+            result = function(*inputs, **options)
+            if backward:
+                (result if result.numel() == 1 else result.sum()).backward()
         handles = run._live(rec)
         if not handles:
             raise ValueError(f"explain: {name} computed nothing that is returned or kept")
@@ -168,35 +257,144 @@ def explain(function: Callable, *inputs: Any, backward: bool = False, **options:
         plan = run._build(rec, ending, donated, backend)
         given = {id(t) for t in _tensors_in(result)} | written
         given |= {id(t._grad) for t in rec.variables.values() if t._grad is not None}
-        held = list(_names([h for h in handles if id(h) not in given], function))
+        held = [(n, repr(h._node)) for n, h in _names([h for h in handles if id(h) not in given], function)]
+        leaves = {id(t): n for n, t in zip(rec.leaf_nodes, rec.leaf_handles) if t is not None}
+        known = _names([t for t in rec.leaf_handles if t is not None], function)
+        names = {leaves[id(t)]: name for name, t in known}
         del handles, result  # the tensors go before what they stood for is put back
         bindings = list(rec.bindings)
         passes = [("recorded", plan.graph)]
         restructure(plan.graph, lambda n, g: passes.append((n, g)))
-        explanation = Explanation(name, unfused(plan.graph), restructured(plan.program, bindings), passes, held=held)
+        explanation = Explanation(
+            name, unfused(plan.graph), restructured(plan.program, bindings), passes, held=held, layers=list(sites.layers), names=names, bindings=bindings
+        )  # fmt: skip
         schedule = getattr(plan.program, "schedule", None)
         if schedule is not None:
-            explanation.kernels = [_kernel(steps, bindings) for steps in schedule.steps]
-            explanation.refused = list(
-                dict.fromkeys((n.op.name, "+".join(_few(g.names())), why) for n, g, why in schedule.refusals)
-            )
+            passes.append(("scheduled", schedule.graph))
+            _add_schedule(explanation, schedule)
     return explanation
 
 
-def _kernel(steps: Sequence[Any], bindings: Sequence[int]) -> Kernel:
-    operations: list[str] = []
-    lines: dict[str, None] = {}
-    moved = 0
-    for s in steps:
-        operations += s.group.names()
-        moved += sum(size(n, bindings) for n in {*s.reads, *s.writes})
-        lines |= {f"{n.site[0]}:{n.site[1]}": None for n in s.group.nodes if n.site is not None}
+# -- what the schedule knows ------------------------------------------------------------------------------------------
+
+
+def _add_schedule(e: Explanation, schedule: Schedule) -> None:
+    e.kernels = [_kernel(e, steps) for steps in schedule.steps]
+    e.refused = list(dict.fromkeys((n.op.name, "+".join(_few(g.names())), why) for n, g, why in schedule.refusals))
+    e.recomputed = _recomputed(e, schedule)
+    instance = schedule.instantiate(e.bindings)
+    kernel_of = [r.entry + 1 for r in instance.records]
+    e.memory = [
+        Block(_what(e, b.value), b.offset, b.nbytes, kernel_of[b.first], kernel_of[b.last]) for b in instance.memory
+    ]
+
+
+def _kernel(e: Explanation, steps: Sequence[Step]) -> Kernel:
+    nodes = [n for s in steps for n in s.group.nodes]
     name = steps[0].name if len(steps) == 1 else f"{steps[0].name} x{len(steps)}"
-    return Kernel(name, operations, moved, list(lines))
+    return Kernel(
+        name,
+        [n.op.name for n in nodes],
+        sum(size(n, e.bindings) for s in steps for n in {*s.reads, *s.writes}),
+        list(dict.fromkeys(f"{n.site[0]}:{n.site[1]}" for n in nodes if n.site is not None)),
+        list(dict.fromkeys(filter(None, map(layer_of, nodes)))),
+        sum(flops(n, e.bindings) for n in nodes),
+        [shown(e, n) for n in sorted({n for s in steps for n in s.reads}, key=lambda n: -size(n, e.bindings))],
+        [shown(e, n) for s in steps for n in s.writes],
+        nodes,
+    )
+
+
+def _recomputed(e: Explanation, schedule: Schedule) -> list[Recomputed]:
+    made = {n: k for k, steps in enumerate(schedule.steps, 1) for s in steps for n in s.group.nodes}
+    used: dict[Node, int] = {}  # by which kernel last
+    for k, steps in enumerate(schedule.steps, 1):
+        used |= {n: k for s in steps for n in s.reads}
+    found = []
+    for r in schedule.recomputed:
+        if r.first not in made:
+            continue  # nothing needs it early: it is only computed later
+        kernel, of = made[r.first], [shown(e, n) for n in sorted(r.made_of, key=lambda n: -size(n, e.bindings))]
+        last = used.get(r.first, kernel)
+        found.append(Recomputed(shown(e, r.first), size(r.first, e.bindings), kernel, made.get(r.again, 0), last, of))
+    return found
+
+
+def shown(e: Explanation, node: Node) -> str:
+    """A value in words: what it is called or which operation computes it, and its dtype and extents."""
+    called = e.names.get(node) or ("input" if node.op.is_leaf else node.op.name)
+    layer = layer_of(node)
+    return f"{called} {kind_of(e, node)}" + (f" of {layer}" if layer and not node.op.is_leaf else "")
+
+
+def kind_of(e: Explanation, node: Node) -> str:
+    """``float32[2, 64]``."""
+    dims = (evaluate(d.expr, e.bindings) if type(d) is Dim else int(d) for d in node.shape)
+    return f"{node.dtype.name}[{', '.join(map(str, dims))}]"
+
+
+def layer_of(node: Node) -> str:
+    """The innermost module whose call recorded a node, ``ResNet.layer1.0.conv1``; "" outside of all."""
+    return node.site.layer if isinstance(node.site, Site) else ""
+
+
+def _what(e: Explanation, value: Any) -> str:
+    if isinstance(value, Node):
+        return shown(e, value)
+    step, name = value
+    label = name[2:] if isinstance(name, str) else name[0 if name[0] == "partial" else 1]
+    return f"memory of {step.name}'s own ({label})"
 
 
 def _few(names: list[str]) -> list[str]:
     return names if len(names) <= 4 else [*names[:2], "…", names[-1]]
+
+
+# -- where something was recorded -------------------------------------------------------------------------------------
+
+
+class Site(tuple[str, int]):
+    """A user's (file, line), and the layer being called.  What a gradient records has the site of what it is a gradient of."""
+
+    layer: str
+
+    def __new__(cls, site: tuple[str, int], layer: str) -> Site:
+        made = super().__new__(cls, site)
+        made.layer = layer
+        return made
+
+
+class _Sites:
+    """How nodes are given their sites while a function is explained."""
+
+    def __init__(self, find: Callable[[], tuple[str, int] | None]):
+        self.find = find
+        self.layers: dict[str, None] = {}  # in the order they were called
+        self.outermost: dict[int, tuple[Any, dict[int, str]]] = {}  # by id: a module, and what each in it is called
+
+    def __call__(self) -> Site | None:
+        site, layer = self.find(), self._layer()
+        if layer:
+            self.layers[layer] = None
+        return None if site is None else Site(site, layer)
+
+    def _layer(self) -> str:
+        called = []
+        frame: Any = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code.co_name == "__call__":
+                module = frame.f_locals.get("self")
+                if callable(getattr(module, "named_modules", None)):
+                    called.append(module)
+            frame = frame.f_back
+        if not called:
+            return ""
+        root = called[-1]
+        if id(root) not in self.outermost:
+            title = type(root).__name__
+            self.outermost[id(root)] = root, {id(m): f"{title}.{n}" if n else title for n, m in root.named_modules()}
+        paths = self.outermost[id(root)][1]
+        return next((paths[id(m)] for m in called if id(m) in paths), "")
 
 
 # -- recording without consequences -----------------------------------------------------------------------------------
@@ -251,6 +449,7 @@ class _recorded_only:
         ]
         self._generator = default_generator.get_state()
         self._outer, self.rec = STATE.recording, Recording()
+        self.rec.root = self.rec.tail = Root()  # a trie of its own: nodes of another know no layers
         self._watch = _Watch(self.name)
         STATE.recording, STATE.capture = self.rec, self._watch
         return self.rec, [t for t, _, _ in self._before]
@@ -272,6 +471,7 @@ class _recorded_only:
         for put_back in self._watch.others:
             put_back()
         run._release(self.rec)
+        recorder.forget(self.rec.root)
 
 
 # -- who holds what ---------------------------------------------------------------------------------------------------
@@ -288,8 +488,8 @@ def _tensors_in(value: Any) -> Iterator[Handle]:
             yield from _tensors_in(v)
 
 
-def _names(handles: list[Handle], function: Any) -> Iterator[tuple[str, str]]:
-    """(variable, what it holds) for tensors that a variable of the user's keeps alive."""
+def _names(handles: list[Handle], function: Any) -> Iterator[tuple[str, Handle]]:
+    """(variable, tensor) for tensors that a variable of the user's keeps alive."""
     wanted = {id(h): h for h in handles}
     if not wanted:
         return
@@ -320,7 +520,7 @@ def _names(handles: list[Handle], function: Any) -> Iterator[tuple[str, str]]:
             for h in inside:
                 if id(h) in wanted and id(h) not in named:
                     named.add(id(h))
-                    yield prefix + name, repr(h._node)
+                    yield prefix + name, h
 
 
 def _filled(cell: Any) -> bool:

@@ -281,7 +281,7 @@ def _branch(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple, grad
             tail.next = node
             return node
     found = infer(rec.bindings, op, tuple([n.found.spec for n in inputs]), attrs)
-    return extend(tail, found, inputs, grad_mode, tracks(found, inputs, grad_mode), STATE.site or _user_site())
+    return extend(tail, found, inputs, grad_mode, tracks(found, inputs, grad_mode), STATE.site or find_site())
 
 
 def tracks(found: Inferred, inputs: tuple[Node, ...], grad_mode: bool) -> bool:
@@ -298,7 +298,7 @@ def step(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple) -> Node
     grad_mode = STATE.grad_mode
     found = infer(rec.bindings, op, tuple([n.found.spec for n in inputs]), attrs)
     rec.count += 1
-    return advance(rec, found, inputs, grad_mode, tracks(found, inputs, grad_mode), STATE.site or _user_site())
+    return advance(rec, found, inputs, grad_mode, tracks(found, inputs, grad_mode), STATE.site or find_site())
 
 
 def advance(rec: Recording, found: Inferred, inputs: tuple[Node, ...], grad_mode: bool, track: bool, site: Any) -> Node:
@@ -352,7 +352,7 @@ def extend(tail: Node, found: Inferred, inputs: tuple[Node, ...], grad_mode: boo
 
 def on_line() -> switched:
     """Context: give everything recorded inside the user's line of now, looked up once."""
-    return switched(STATE, "site", STATE.site or _user_site())
+    return switched(STATE, "site", STATE.site or find_site())
 
 
 _ours: dict[Any, bool] = {}  # code object -> whether it belongs to this package
@@ -372,6 +372,10 @@ def _user_site() -> tuple[str, int] | None:
             return code.co_filename, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+find_site: Callable[[], tuple[str, int] | None] = _user_site
+"""Where the site of a new node comes from: ``lz.explain`` adds the layer."""
 
 
 def handle_of(rec: Recording, node: Node) -> Any:

@@ -153,6 +153,17 @@ class Grouping:
             x = x.inputs[0]
         return self._root.get(x, (x, 0))
 
+    def computed(self, group: Group) -> list[Node]:
+        """What a kernel computes: its nodes, and what it makes again on the way to them."""
+        found = dict.fromkeys(group.nodes)
+        todo = list(group.nodes)
+        while todo:
+            for x in todo.pop().inputs:
+                if x not in found and x not in self.group_of and x.op.kind in ("elementwise", "view"):
+                    found[x] = None
+                    todo.append(x)
+        return list(found)
+
     def _inline_size(self, node: Node) -> int:
         have = self._inline.get(node)
         if have is not None:

@@ -52,14 +52,31 @@ class Dropped:
     chain: int
 
 
-def recompute(graph: Graph, orders: dict[Node, Order], grouping: Grouping) -> tuple[Graph, dict[Node, Order]]:
-    """The graph, and the orders of its nodes, with late uses of what is dropped reading it recomputed."""
+@dataclass
+class Recomputed:
+    """A value that is computed a second time; all nodes are those of the rewritten graph.
+
+    first, again : the value as early and as late uses read it
+    made_of : the values in memory that it is computed from
+    chain : how many recomputed values in a row that takes
+    """
+
+    first: Node
+    again: Node
+    made_of: tuple[Node, ...]
+    chain: int
+
+
+def recompute(
+    graph: Graph, orders: dict[Node, Order], grouping: Grouping
+) -> tuple[Graph, dict[Node, Order], list[Recomputed]]:
+    """The graph, and the orders of its nodes, with late uses of what is dropped reading it recomputed; and what that is."""
     times = _times(grouping)
     uses = _uses(grouping, times)
     if _peak(grouping, times, uses) < LEAST_TOTAL:
-        return graph, orders
+        return graph, orders, []
     dropped = _choose(graph, grouping, times, uses)
-    return _Rewrite(graph, orders, grouping, times, dropped).result() if dropped else (graph, orders)
+    return _Rewrite(graph, orders, grouping, times, dropped).result() if dropped else (graph, orders, [])
 
 
 def _times(grouping: Grouping) -> dict[Group, int]:
@@ -232,7 +249,7 @@ class _Rewrite:
         self.below: dict[Node, frozenset[Node]] = {}  # dropped values that a node without memory is computed from
         self.versions: dict[tuple[Node, frozenset[Node]], Node] = {}
 
-    def result(self) -> tuple[Graph, dict[Node, Order]]:
+    def result(self) -> tuple[Graph, dict[Node, Order], list[Recomputed]]:
         order = self.graph.nodes()
         placed = self.grouping.group_of
         for n in order:
@@ -246,7 +263,12 @@ class _Rewrite:
         for n in sorted(placed, key=lambda n: (when[n], rank[n])):
             self._note(n, with_inputs(n, tuple(self._read(x, when[n]) for x in n.inputs)))
         outputs = tuple(self._read(n, -1) for n in self.graph.outputs)
-        return Graph(self.graph.leaves, outputs), self.orders
+        return Graph(self.graph.leaves, outputs), self.orders, [self._done(x, made) for x, made in self.again.items()]
+
+    def _done(self, x: Node, made: Node) -> Recomputed:
+        d = self.dropped[x]
+        made_of = (n if n.op.is_leaf else self.again.get(n, self.kept[n]) for n in d.made_of)
+        return Recomputed(self.kept[x], made, tuple(made_of), d.chain)
 
     def _note(self, old: Node, new: Node) -> Node:
         self.kept[old] = new

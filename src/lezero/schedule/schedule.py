@@ -25,7 +25,8 @@ from lezero.schedule.lower import Lowered, lower, number
 from lezero.schedule.memory import Interval, pack
 from lezero.schedule.order import in_order
 from lezero.schedule.prepare import prepare
-from lezero.schedule.recompute import recompute
+from lezero.schedule.recompute import Recomputed, recompute
+from lezero.schedule.work import flops, multiplies
 
 
 @dataclass(eq=False)
@@ -60,6 +61,18 @@ class Record:
     overwrites: bool
     beside: bool  # runs at the same time as the record before it, as one launch of several codes
     moved_bytes: int
+    entry: int  # of `Schedule.steps`
+
+
+@dataclass
+class Block:
+    """Where a value lies in the arena, and from which record to which: a node, or (step, name) for memory of a step's own."""
+
+    value: Any
+    offset: int
+    nbytes: int
+    first: int
+    last: int
 
 
 @dataclass
@@ -70,6 +83,8 @@ class Instance:
     arena_bytes: int
     output_shapes: list[tuple[int, ...]]
     moved_bytes: int  # read and written by all kernels
+    bindings: tuple[int, ...]
+    memory: list[Block]
 
 
 @dataclass
@@ -85,6 +100,7 @@ class Schedule:
     target: Target
     threads: int
     refusals: list[tuple[Node, Group, str]] = field(default_factory=list)
+    recomputed: list[Recomputed] = field(default_factory=list)
 
     @property
     def kernels(self) -> int:
@@ -95,7 +111,7 @@ class Schedule:
         """Launches and memory for given extents of the symbols."""
         outputs = set(self.graph.outputs)
         raw: list[
-            tuple[KernelSource, str, list[tuple[list[Any], list[int], tuple[int, ...], int]], int, int, bool, bool, int]
+            tuple[KernelSource, str, list[tuple[list[Any], list[int], tuple[int, ...], int]], int, int, bool, int, int]
         ] = []
         life: dict[Any, list[int]] = {}  # name -> [bytes, first, last]
         moved = 0
@@ -131,10 +147,10 @@ class Schedule:
                     sets.append((names, offsets, params, tasks))
                 source, label, combine, overwrites = launches[0][0]
                 scratch = max(source.scratch(p) for _, _, p, _ in sets)
-                raw.append((source, label, sets, combine, scratch, overwrites, entry in self.beside, moved - before))
+                raw.append((source, label, sets, combine, scratch, overwrites, entry, moved - before))
         offsets_, arena = pack([Interval(name, size, first, last) for name, (size, first, last) in life.items()])
         records = []
-        for source, label, sets, combine, scratch, overwrites, beside, touched in raw:
+        for source, label, sets, combine, scratch, overwrites, entry, touched in raw:
             placed = [
                 (
                     [
@@ -146,9 +162,33 @@ class Schedule:
                 )
                 for names, offs, params, tasks in sets
             ]
-            records.append(Record(source, label, placed, combine, scratch, overwrites, beside, touched))
+            beside = entry in self.beside
+            records.append(Record(source, label, placed, combine, scratch, overwrites, beside, touched, entry))
         shapes = [tuple(number(d, bindings) for d in shape) for shape in self.shapes]
-        return Instance(records, arena, shapes, moved)
+        memory = [Block(name, offsets_[name], size, first, last) for name, (size, first, last) in life.items()]
+        return Instance(records, arena, shapes, moved, tuple(bindings), memory)
+
+    def flops(self, instance: Instance) -> list[float]:
+        """Floating-point operations of each record (see ``schedule/work.py``); a step's are with the launches that multiply."""
+        by_entry: dict[int, list[int]] = {}
+        for at, record in enumerate(instance.records):
+            by_entry.setdefault(record.entry, []).append(at)
+        found = [0.0] * len(instance.records)
+        for entry, places in by_entry.items():
+            total = sum(flops(n, instance.bindings) for s in self.steps[entry] for n in self.grouping.computed(s.group))
+            weights = self._weights(entry, [instance.records[at] for at in places], instance.bindings)
+            for at, weight in zip(places, weights):
+                found[at] = total * weight / (sum(weights) or 1)
+        return found
+
+    def _weights(self, entry: int, records: list[Record], bindings: Sequence[int]) -> list[int]:
+        """How a step's work is divided between its launches."""
+        tasks = [sum(n for _, _, n in r.sets) for r in records]
+        what = self.steps[entry][0].what
+        if not isinstance(what, Contracted):
+            return tasks
+        plan = what.plan(bindings, self.threads, self.target)
+        return [n if multiplies(x) else 0 for n, x in zip(tasks, plan.launches)]
 
     def _launches(self, step: Step, bindings: Sequence[int]) -> list[tuple]:
         """((source, label, combine tasks, overwrites), operands, byte offsets, params, tasks, workspaces) of a step."""
@@ -200,8 +240,8 @@ def _aligned(launches: list[list[tuple]]) -> list[list[tuple]]:
     return [list(group) for group in zip(*launches)] if launches else []
 
 
-def arrange(graph: Graph, leaf_orders: dict[Node, Order], threads: int) -> Grouping:
-    """A primitive graph divided into kernels.
+def arrange(graph: Graph, leaf_orders: dict[Node, Order], threads: int) -> tuple[Grouping, list[Recomputed]]:
+    """A primitive graph divided into kernels, and what is computed a second time.
 
     Outputs that are another value in another shape are that value: the memory is the same.
     """
@@ -209,9 +249,9 @@ def arrange(graph: Graph, leaf_orders: dict[Node, Order], threads: int) -> Group
     graph = Graph(graph.leaves, _memory_of(graph.outputs, orders))
     grouping = Grouping(graph, orders, threads)
     if "recompute" in switched_off():
-        return grouping
-    again, orders = recompute(graph, orders, grouping)
-    return grouping if again is graph else Grouping(again, orders, threads)
+        return grouping, []
+    again, orders, recomputed = recompute(graph, orders, grouping)
+    return (Grouping(again, orders, threads), recomputed) if recomputed else (grouping, [])
 
 
 def _memory_of(outputs: Sequence[Node], orders: dict[Node, Order]) -> tuple[Node, ...]:
@@ -231,7 +271,8 @@ def build(
     graph: Graph, leaf_orders: dict[Node, Order], donatable: frozenset[Node], target: Target, threads: int
 ) -> Schedule:
     """Schedule a primitive graph (what ``passes.pipeline.restructure`` gives)."""
-    given, grouping = graph, arrange(graph, leaf_orders, threads)
+    given = graph
+    grouping, recomputed = arrange(graph, leaf_orders, threads)
     graph, orders = grouping.graph, grouping.orders
     groups = [g for g in grouping.groups if not all(map(_empty, g.nodes))]
     stored: set[Node] = set(graph.outputs)
@@ -242,7 +283,7 @@ def build(
     shapes = [n.shape for n in given.outputs]
     reused, shared = _reuse(ordered, beside, graph, shapes, orders, donatable)
     return Schedule(
-        graph, shapes, grouping, orders, ordered, beside, reused, shared, target, threads, grouping.refusals
+        graph, shapes, grouping, orders, ordered, beside, reused, shared, target, threads, grouping.refusals, recomputed
     )
 
 

@@ -23,7 +23,7 @@ from lezero.passes.pipeline import restructure
 from lezero.schedule.layout import row_major, same_memory
 from lezero.schedule.schedule import Instance, Schedule, build
 
-observer: Callable[[Instance, list[RecordTimes]], None] | None = None
+observer: Callable[[Schedule, Instance, list[RecordTimes]], None] | None = None
 """Told after each run when its records ran (``lezero.profiler``)."""
 
 MAX_TABLES = 64
@@ -78,7 +78,7 @@ class CpuProgram(Program):
             if observer is None:
                 default_pool().run(table, bases)
             else:
-                observer(instance, default_pool().profile(table, bases))
+                observer(self.schedule, instance, default_pool().profile(table, bases))
         except BaseException as error:
             if getattr(error, "completed", False):
                 error.results = outputs  # type: ignore[attr-defined]
