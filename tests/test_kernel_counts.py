@@ -154,3 +154,13 @@ def test_a_value_takes_the_memory_of_the_one_it_is_made_from():
     lz.realize(*both)
     plan = run.statistics.last[0]
     assert plan.program.schedule.shared == {}
+
+
+@pytest.mark.parametrize("shape", [(6, 8), (1, 6, 8), (2, 3, 8)])
+def test_random_numbers_do_not_follow_a_product_s_tiles(shape):
+    """Inside a tile nobody knows which element it is, also when what is drawn is behind a view."""
+    x, w, r = normal(6, 10), normal(10, 8), normal(*shape)
+    y = (x @ w + lz.randn(8)).reshape(*shape) + r
+    bias = (y.numpy() - r.numpy()).reshape(6, 8) - x.numpy() @ w.numpy()
+    np.testing.assert_allclose(bias, np.broadcast_to(bias[0], bias.shape), atol=1e-5)
+    assert bias[0].std() > 0.1

@@ -120,10 +120,19 @@ class Grouping:
         return self._inline_size(node) <= MAX_INLINE
 
     def _has_position(self, node: Node) -> bool:
-        """Whether an inlined node's value depends on where it is, and not only on single numbers and what is in memory."""
-        if node.op.kind == "source":
-            return node.ndim > 0 and node.op.name not in ("full", "constant")
-        return any(self.inline(x) and self._has_position(x) for x in node.inputs)
+        """Whether what is computed on the way to a node depends on where it is, and not only on single numbers and what is in
+        memory."""
+        seen: set[Node] = set()
+        todo = list(node.inputs)
+        while todo:
+            n = todo.pop()
+            if n in seen or n in self.group_of or n.op.kind == "leaf":
+                continue
+            seen.add(n)
+            if n.op.kind == "source" and n.ndim and n.op.name not in ("full", "constant"):
+                return True
+            todo += n.inputs
+        return False
 
     def _cheaper_again(self, node: Node, outputs: frozenset[Node]) -> bool:
         """What takes one load of something that is in memory anyway is made again where it is used, instead of being kept.
@@ -390,7 +399,7 @@ class Grouping:
             return "gradients of convolutions are stored as they are"
         if where != "full" or (len(node.shape) != len(root.shape) and root.op.name != "dot"):
             return "only element-wise work of the product's shape follows a tile"
-        if any(self.inline(x) and self._has_position(x) for x in node.inputs):
+        if self._has_position(node):
             return "positions are not known inside a tile"
         if node.dtype.is_complex or any(a.node.dtype.is_complex for a in read):
             return "complex numbers"
