@@ -164,3 +164,7 @@ def test_random_numbers_do_not_follow_a_product_s_tiles(shape):
     bias = (y.numpy() - r.numpy()).reshape(6, 8) - x.numpy() @ w.numpy()
     np.testing.assert_allclose(bias, np.broadcast_to(bias[0], bias.shape), atol=1e-5)
     assert bias[0].std() > 0.1
+    drawn = lz.randn(8)  # is a result too
+    y = (x @ w + drawn).reshape(*shape) + r
+    expected = (x.numpy() @ w.numpy() + drawn.numpy()).reshape(shape) + r.numpy()
+    np.testing.assert_allclose(y.numpy(), expected, atol=1e-5)

@@ -126,7 +126,7 @@ class Grouping:
         todo = list(node.inputs)
         while todo:
             n = todo.pop()
-            if n in seen or n in self.group_of or n.op.kind == "leaf":
+            if n in seen or n.op.kind == "leaf" or (n in self.group_of and not self.inline(n)):
                 continue
             seen.add(n)
             if n.op.kind == "source" and n.ndim and n.op.name not in ("full", "constant"):
