@@ -6,6 +6,7 @@ import pytest
 from lezero import models
 from lezero.models.resnet import Bottleneck
 from lezero.tensor import no_grad, tensor
+from test_models import BERT
 
 torch = pytest.importorskip("torch")
 
@@ -53,16 +54,6 @@ def test_outputs_are_torchvisions():
         tv.VisionTransformer(representation_size=7, **VIT),
         image[:, :, :16, :16],
     )
-
-
-BERT = {
-    "vocab_size": 41,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 24,
-    "max_position_embeddings": 12,
-}
 
 
 def test_bert_is_hugging_faces(undrawn):

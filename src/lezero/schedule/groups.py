@@ -95,7 +95,7 @@ class Grouping:
         order = graph.nodes()
         self.users: dict[Node, list[Node]] = graph.consumers()
         self._in_memory = {m for n in order if n.op.kind in ("contraction", "opaque") for m in in_memory(n, outputs)}
-        self._sunk = {n for n in order if self._cheaper_again(n, outputs)}
+        self._sunk = {n for n in order if self._cheaper_again(n)}
         self._rank = {n: i for i, n in enumerate(order)}
         for node in order:
             kind = node.op.kind
@@ -134,17 +134,17 @@ class Grouping:
             todo += n.inputs
         return False
 
-    def _cheaper_again(self, node: Node, outputs: frozenset[Node]) -> bool:
+    def _cheaper_again(self, node: Node) -> bool:
         """What takes one load of something that is in memory anyway is made again where it is used, instead of being kept.
 
         A comparison: what a ReLU's gradient wants to know can be seen from the activation that the next convolution reads.
         And a standardisation: with the statistics, its steps follow from the value they are of.
         """
-        if node.op.kind != "elementwise" or node in outputs:
+        if node.op.kind != "elementwise" or node in self.outputs:
             return False
         large = {x for x in node.inputs if self._inline_size(x) > MAX_INLINE}
         if node.op.domain == "compare":
-            return len(large) == 1 and not large.isdisjoint(self._in_memory | outputs)
+            return len(large) == 1 and not large.isdisjoint(self._in_memory | self.outputs)
         if node.op.name not in STEPS or node in self._in_memory:
             return False
         seen = {self._seen_in(x) for x in large if not _spread(x, node)}

@@ -26,6 +26,7 @@ from lezero.schedule.memory import Interval, pack
 from lezero.schedule.order import in_order
 from lezero.schedule.prepare import prepare
 from lezero.schedule.recompute import Recomputed, recompute
+from lezero.schedule.recompute import nbytes as seen_bytes
 from lezero.schedule.work import flops, multiplies
 
 
@@ -331,10 +332,10 @@ def order_steps(steps: list[Step], outputs: Sequence[Node]) -> tuple[list[list[S
     shared = {s for ss in same_code.values() for s in ss}
     kept = {n for s in shared for n in s.reads} | set(outputs)
 
-    def nbytes(n: Node) -> int:
-        return 0 if n.op.is_leaf or n in kept else int(prod(n.shape)) * n.dtype.itemsize
+    def freed(n: Node) -> int:
+        return 0 if n.op.is_leaf or n in kept else seen_bytes(n)
 
-    order = in_order([s for s in steps if s not in shared], lambda s: s.reads, lambda s: s.writes, nbytes)
+    order = in_order([s for s in steps if s not in shared], lambda s: s.reads, lambda s: s.writes, freed)
     out = [[s] for s in order]
     first = len(out)
     out += same_code.values()
@@ -351,7 +352,7 @@ def _reuse(
 ) -> tuple[dict[Node, Node], dict[Node, Node]]:
     """Values that take the memory of one read last, element by element, in the kernel that writes them: outputs that of
     donated inputs, and intermediate values that of each other."""
-    outputs = {n: shape for n, shape in zip(graph.outputs, shapes)}
+    outputs = dict(zip(graph.outputs, shapes))
     launches: list[list[Step]] = []
     for entry, steps in enumerate(ordered):
         if entry in beside:
