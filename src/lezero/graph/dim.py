@@ -294,6 +294,8 @@ def rehint(shape: tuple, bindings: Sequence[int]) -> tuple:
 
 def same(a: int, b: int) -> bool:
     """Whether two extents are equal for every input (no guard is noted)."""
+    if type(a) is int and type(b) is int:
+        return a == b
     return _of(a) == _of(b)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -58,6 +60,16 @@ class Contracted:
             self._convolution(root, dtype)
         if plain:
             self.operands[self._result_name()] = root
+
+    def of(self, nodes: Mapping[Node, Node]) -> Contracted:
+        """The same for a group of the same form, whose nodes are given by those of this one."""
+        made = copy(self)
+        made.root = nodes[self.root]
+        made.operands = {name: nodes[n] for name, n in self.operands.items()}
+        made.stored = [nodes[n] for n in self.stored]
+        if self.root.op.name == "dot":
+            made.a, made.b = (replace(m, source=nodes[m.source]) for m in (self.a, self.b))
+        return made
 
     def _matrix(self, name: str, x: Node, grouping: Grouping) -> Any:
         m = matrix(x, grouping.orders, grouping.outputs)

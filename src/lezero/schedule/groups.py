@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any
 
 from lezero.codegen.launch import MOST_ELEMENTS
-from lezero.graph.dim import identical, same
+from lezero.graph.dim import Dim, identical, same
 from lezero.graph.node import Graph, Node
 from lezero.loops.ir import POSITIONS
 from lezero.ops.base import REGISTRY
@@ -64,7 +65,11 @@ class Group:
     ancestors: int = 0
     update: bool = False  # of parameters
 
-    @property
+    @cached_property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @cached_property
     def bit(self) -> int:
         return 1 << self.number
 
@@ -96,6 +101,10 @@ class Grouping:
         self.users: dict[Node, list[Node]] = graph.consumers()
         self._in_memory = {m for n in order if n.op.kind in ("contraction", "opaque") for m in in_memory(n, outputs)}
         self._sunk = {n for n in order if self._cheaper_again(n)}
+        self._inlined = {n for n in order if n in self._sunk or self._from_little(n)}
+        self._sizes: dict[Node, int] = {}
+        self._variables: dict[tuple, Var] = {}
+        self._accesses: dict[tuple, tuple[tuple[Ix, ...], list[Access]]] = {}
         self._rank = {n: i for i, n in enumerate(order)}
         for node in order:
             kind = node.op.kind
@@ -112,9 +121,11 @@ class Grouping:
     # -- inlining ----------------------------------------------------------------------------------------------
 
     def inline(self, node: Node) -> bool:
-        """Whether a node is computed wherever it is used: it comes from nothing but sources and single numbers."""
-        if node in self._sunk:
-            return True
+        """Whether a node is computed wherever it is used."""
+        return node in self._inlined
+
+    def _from_little(self, node: Node) -> bool:
+        """Whether a node comes from nothing but sources and single numbers."""
         if node in self._in_memory or (node.op.kind == "view" and node in self.outputs):
             return False
         return self._inline_size(node) <= MAX_INLINE
@@ -194,6 +205,13 @@ class Grouping:
 
     def accesses(self, node: Node, position: tuple[Ix, ...]) -> list[Access]:
         """What a node reads to compute its element at `position`, looking through views and inlined nodes."""
+        key = (node, *map(id, position))
+        found = self._accesses.get(key)
+        if found is None:  # with the position, so that its identity stays its own
+            found = self._accesses[key] = position, self._find_accesses(node, position)
+        return found[1]
+
+    def _find_accesses(self, node: Node, position: tuple[Ix, ...]) -> list[Access]:
         out: list[Access] = []
         if node.op.kind == "view":
             self._reach(node, position, None, out)
@@ -236,11 +254,25 @@ class Grouping:
 
     # -- placing -----------------------------------------------------------------------------------------------
 
+    def _loops(self, shape: tuple[int, ...]) -> tuple[Var, ...]:
+        """A variable for each dimension: the same ones for the same extents, so that what is found for them can be kept."""
+        keys = [(k, type(d), d.expr if type(d) is Dim else d) for k, d in enumerate(shape)]
+        return tuple([self._variables.setdefault(key, Var(f"i{key[0]}", d)) for key, d in zip(keys, shape)])
+
+    def _anywhere(self, node: Node) -> tuple[Ix, ...]:
+        return tuple([Ix.of(v) for v in self._loops(_space(node))])
+
+    def _size(self, node: Node) -> int:
+        have = self._sizes.get(node)
+        if have is None:
+            have = self._sizes[node] = prod(node.shape)
+        return have
+
     def _place(self, node: Node) -> None:
         if node.op.kind in ("contraction", "opaque"):
             self._new(node)
             return
-        read = self.accesses(node, tuple(Ix.of(Var(f"p{k}", d)) for k, d in enumerate(_space(node))))
+        read = self.accesses(node, self._anywhere(node))
         for group in self._candidates(read):
             why = self._try(group, node)
             if why is None:
@@ -258,7 +290,7 @@ class Grouping:
                 near[g.number] = g
         found = [near[k] for k in sorted(near, reverse=True)]
         beside: dict[int, Group] = {}
-        large = [a.node for a in read if a.node.ndim and int(prod(a.node.shape)) >= 256]
+        large = [a.node for a in read if a.node.ndim and int(self._size(a.node)) >= 256]
         for m in large:
             for g in self.groups[-24:]:
                 if g.number not in near and g.kind == "loops" and m in g.reads:
@@ -271,7 +303,7 @@ class Grouping:
             number=len(self.groups),
             kind=node.op.kind if node.op.kind in ("contraction", "opaque") else "loops",
             shape=shape,
-            variables=tuple(Var(f"i{k}", d) for k, d in enumerate(shape)),
+            variables=self._loops(shape),
         )
         group.update = node.update
         self.groups.append(group)
@@ -306,9 +338,11 @@ class Grouping:
                 added |= other.ancestors | other.bit
         if added & ~group.ancestors:
             group.ancestors |= added
-            for g in self.groups:
-                if g.ancestors & group.bit:
-                    g.ancestors |= group.ancestors
+            if len(group.nodes) > 1:  # nothing needs what is just being made
+                bit, ancestors = group.bit, group.ancestors
+                for g in self.groups:
+                    if g.ancestors & bit:
+                        g.ancestors |= ancestors
 
     def _try(self, group: Group, node: Node) -> str | None:
         """Join if that is legal and wise; the reason if not."""
@@ -336,8 +370,8 @@ class Grouping:
     def _places(self, group: Group, node: Node) -> list[tuple[str, tuple[Ix, ...]]]:
         """Where in a group's iteration an element-wise node could be computed."""
         places = []
-        n = prod(node.shape)
-        if same(n, prod(group.shape)):
+        n = self._size(node)
+        if same(n, group.size):
             places.append(("full", reshaped(group.shape, tuple(Ix.of(v) for v in group.variables), node.shape)))
         if group.reduced is not None:
             kept = [v for v in group.variables if v.name not in group.reduced]
@@ -430,7 +464,7 @@ class Grouping:
             return None if not group.nodes and self._first_reduce(group, node) else "complex numbers"
         if group.reduced is not None and self._try_outer(group, node):
             return None
-        if not same(prod(x.shape), prod(group.shape)):
+        if not same(self._size(x), group.size):
             return "it reduces another shape"
         position = reshaped(group.shape, tuple(Ix.of(v) for v in group.variables), x.shape)
         split = _variables_of(position, axes)
@@ -555,16 +589,9 @@ class Grouping:
 
     def _merge(self, group: Group, other: Group) -> bool:
         """Move everything of `other` into `group`; leaves both as they were if that does not work."""
-        for g in self.groups:
-            if g is group or g is other:
-                continue
-            if (g.ancestors & other.bit and group.ancestors & g.bit) or (
-                g.ancestors & group.bit and other.ancestors & g.bit
-            ):
-                return False
-        if other.outer:
+        if other.outer or self._between(group, other) or self._between(other, group):
             return False
-        over_rows = not same(prod(other.shape), prod(group.shape))
+        over_rows = not same(other.size, group.size)
         if over_rows and not self._only_for(other, group):
             return False
         if not over_rows and other.reduced is not None and group.reduced is not None and other.style != group.style:
@@ -578,10 +605,11 @@ class Grouping:
         _load(group, _save(fresh))
         old_bit = other.bit
         _load(other, _save(Group(other.number, "loops", other.shape, other.variables)))
+        both = old_bit | group.bit
+        group.ancestors = (saved[0][-1] | saved[1][-1]) & ~both
         for g in self.groups:
-            if g.ancestors & old_bit:
-                g.ancestors |= group.bit
-        group.ancestors = (saved[0][-1] | saved[1][-1]) & ~old_bit & ~group.bit
+            if g.ancestors & both:
+                g.ancestors |= group.ancestors | group.bit
         if not self._place_all(group, members):
             for m in mine + theirs:
                 self.group_of.pop(m, None)
@@ -597,6 +625,13 @@ class Grouping:
         for g in self.groups:
             g.ancestors &= ~old_bit
         return True
+
+    def _between(self, first: Group, last: Group) -> bool:
+        """Whether another group needs the result of `first` and is needed for `last`."""
+        bit = first.bit
+        return bool(last.ancestors & bit) and any(
+            g.ancestors & bit and last.ancestors & g.bit for g in self.groups if g is not first and g is not last
+        )
 
     def _only_for(self, other: Group, group: Group) -> bool:
         """Whether nobody else will want what `other` computes: it may wait until all rows of `group` are done."""
@@ -626,9 +661,7 @@ class Grouping:
             waiting: list[Node] = []
             missing = set(left)
             for n in left:
-                needs = {
-                    a.node for a in self.accesses(n, tuple(Ix.of(Var(f"p{k}", d)) for k, d in enumerate(_space(n))))
-                }
+                needs = {a.node for a in self.accesses(n, self._anywhere(n))}
                 if needs & missing or self._try(group, n) is not None:
                     waiting.append(n)
                 else:
@@ -679,7 +712,7 @@ def pieces(node: Node, position: tuple[Ix, ...]) -> list[tuple[int, tuple[Ix, ..
             mask = None
         if mask is not None and mask.parts == (False,):
             continue
-        out.append((k, tuple(Ix.of(p) for p in at), mask))
+        out.append((k, tuple([Ix.of(p) for p in at]), mask))
     return out
 
 
@@ -717,7 +750,7 @@ def _spread(x: Node, over: Node) -> bool:
     """Whether `x` is a much smaller value repeated, such as one for each channel."""
     while x.op.kind == "view" and len(x.inputs) == 1:
         x = x.inputs[0]
-    return x.op.kind != "view" and 16 * int(prod(x.shape)) <= int(prod(over.shape))
+    return x.op.kind != "view" and 16 * prod(map(int, x.shape)) <= prod(map(int, over.shape))
 
 
 def _planewise(e: dict[str, int], group: Group) -> bool:

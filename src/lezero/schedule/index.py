@@ -19,10 +19,11 @@ from lezero.loops import ir
 class Var:
     """A loop variable, 0 ≤ var < extent."""
 
-    __slots__ = ("extent", "name")
+    __slots__ = ("extent", "ix", "name")
 
     def __init__(self, name: str, extent: int):
         self.name, self.extent = name, extent
+        self.ix: Ix | None = None  # it as an expression, once asked for
 
     def __repr__(self) -> str:
         return self.name
@@ -51,19 +52,28 @@ def _is_number(x: Any) -> bool:
 class Ix:
     """An integer expression (see the module)."""
 
-    __slots__ = ("constant", "key", "terms")
+    __slots__ = ("_key", "constant", "terms")
 
     def __init__(self, terms: dict[Any, tuple[Atom, int]], constant: int):
-        self.terms = {k: (a, c) for k, (a, c) in terms.items() if not same(c, 0)}
+        self.terms = {k: t for k, t in terms.items() if t[1].__class__ is Dim or t[1]}  # a Dim is never 0
         self.constant = constant
-        self.key = (tuple(sorted(((repr(k), poly(c)) for k, (a, c) in self.terms.items()))), poly(constant))
+        self._key: Any = None
+
+    @property
+    def key(self) -> Any:
+        """Equal for equal expressions."""
+        if self._key is None:
+            self._key = (tuple(sorted([(repr(k), poly(c)) for k, (_, c) in self.terms.items()])), poly(self.constant))
+        return self._key
 
     @staticmethod
     def of(x: Any) -> Ix:
         if isinstance(x, Ix):
             return x
         if isinstance(x, Var):
-            return Ix({_atom_key(x): (x, 1)}, 0) if not same(x.extent, 1) else Ix({}, 0)
+            if x.ix is None:
+                x.ix = Ix({_atom_key(x): (x, 1)}, 0) if not same(x.extent, 1) else Ix({}, 0)
+            return x.ix
         if _is_number(x):
             return Ix({}, x)
         raise TypeError(f"{x!r} is not an index")
@@ -84,6 +94,8 @@ class Ix:
 
     def __add__(self, other: Any) -> Ix:
         o = Ix.of(other)
+        if not o.terms and o.constant.__class__ is int and o.constant == 0:
+            return self
         terms = dict(self.terms)
         for k, (a, c) in o.terms.items():
             terms[k] = (a, terms[k][1] + c) if k in terms else (a, c)
@@ -105,6 +117,8 @@ class Ix:
         if self.is_constant and not o.is_constant:
             return o * self.constant
         if o.is_constant:
+            if o.constant.__class__ is int and o.constant == 1:
+                return self
             return Ix({k: (a, c * o.constant) for k, (a, c) in self.terms.items()}, self.constant * o.constant)
         return Ix.atom(("*", self, o))
 

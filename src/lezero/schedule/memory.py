@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -18,27 +19,44 @@ class Interval:
     last: int
 
 
+TINY = 1 / 256
+"""The part of the peak that the smallest values may take without sharing memory: most values are tiny (statistics of
+channels), and finding each a place among all others took half of the time for a new batch size of ResNet-50."""
+
+
 def pack(intervals: Sequence[Interval]) -> tuple[dict[Hashable, int], int]:
     """Offsets such that values alive at the same time do not overlap, and the arena's size.
 
     Largest first, each at the lowest offset that is free for its whole life: within a few percent of the peak of what is
-    alive at once for the graphs of networks.
+    alive at once for the graphs of networks.  The smallest lie behind each other at the end.
     """
-    placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last)
+    left = alive_peak(intervals) * TINY
+    order = sorted(intervals, key=lambda v: (-v.nbytes, v.first))
+    tiny: list[Interval] = []
+    while order and (left := left - _aligned(order[-1].nbytes)) >= 0:
+        tiny.append(order.pop())
+    placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), by offset
     offsets: dict[Hashable, int] = {}
     top = 0
-    for v in sorted(intervals, key=lambda v: (-v.nbytes, v.first)):
-        size = -(-max(v.nbytes, 1) // ALIGNMENT) * ALIGNMENT
-        busy = sorted((o, e) for o, e, first, last in placed if first <= v.last and v.first <= last)
-        at = 0
-        for o, e in busy:
-            if o - at >= size:
-                break
-            at = max(at, e)
+    for v in order:
+        size = _aligned(v.nbytes)
+        begin, finish, at = v.first, v.last, 0
+        for o, e, first, last in placed:
+            if first <= finish and begin <= last:
+                if o - at >= size:
+                    break
+                at = e if e > at else at
         offsets[v.name] = at
-        placed.append((at, at + size, v.first, v.last))
+        insort(placed, (at, at + size, begin, finish))
         top = max(top, at + size)
+    for v in tiny:
+        offsets[v.name] = top
+        top += _aligned(v.nbytes)
     return offsets, top
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
 
 
 def alive_peak(intervals: Sequence[Interval]) -> int:

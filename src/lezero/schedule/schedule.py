@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from lezero.codegen.target import Target
 from lezero.graph.dim import identical, same
 from lezero.graph.node import Graph, Node
 from lezero.passes.pipeline import switched_off
+from lezero.schedule.alike import Forms
 from lezero.schedule.contractions import Contracted
 from lezero.schedule.groups import Group, Grouping
 from lezero.schedule.layout import Order, row_major
@@ -39,6 +40,7 @@ class Step:
     sources: list[KernelSource]  # of the lowered kernels
     reads: frozenset[Node]
     writes: tuple[Node, ...]
+    like: Step | None = None  # an earlier one of the same form, from which this was made
 
     @property
     def name(self) -> str:
@@ -132,8 +134,9 @@ class Schedule:
                 size = sizes[n] = prod(number(d, bindings) for d in n.shape) * n.dtype.itemsize
             return size
 
+        planned: dict[int, list[tuple]] = {}
         for entry, steps in enumerate(self.steps):
-            for launches in _aligned([self._launches(s, bindings) for s in steps]):
+            for launches in _aligned([self._launches(s, bindings, planned) for s in steps]):
                 at, before = len(raw), moved
                 sets = []
                 for step, (operands, offsets, params, tasks, workspaces) in zip(steps, [x[1:] for x in launches]):
@@ -191,48 +194,59 @@ class Schedule:
         plan = what.plan(bindings, self.threads, self.target)
         return [n if multiplies(x) else 0 for n, x in zip(tasks, plan.launches)]
 
-    def _launches(self, step: Step, bindings: Sequence[int]) -> list[tuple]:
-        """((source, label, combine tasks, overwrites), operands, byte offsets, params, tasks, workspaces) of a step."""
+    def _launches(self, step: Step, bindings: Sequence[int], planned: dict[int, list[tuple]]) -> list[tuple]:
+        """((source, label, combine tasks, overwrites), operands, byte offsets, params, tasks, workspaces) of a step; those of
+        the same form are `planned` once."""
+        form = id(step.like or step)
+        if form not in planned:
+            planned[form] = self._plan(step, bindings)
         overwrites = any(n in self.reused for n in step.writes)
-        if isinstance(step.what, Contracted):
-            c = step.what
-            plan = c.plan(bindings, self.threads, self.target)
-            out = []
-            for i, launch in enumerate(plan.launches):
-                names = [n if n.startswith("w:") else c.operands[n] for n in launch.operands]
-                offs = [
-                    number(c.offsets.get(n, 0), bindings) * c.operands[n].dtype.itemsize
-                    if not n.startswith("w:")
-                    else 0
-                    for n in launch.operands
-                ]
-                head = (
-                    launch.source,
-                    c.name if i == len(plan.launches) - 1 else f"{c.name}: {launch.source.name}",
-                    launch.combine_tasks,
-                    overwrites,
-                )
-                out.append((head, names, offs, launch.params, launch.tasks, plan.workspaces))
-            return out
+        what = step.what
         out = []
-        for lowered, source in zip(step.what, step.sources):
+        for (source, label, combine), operands, *rest in planned[form]:
+            if isinstance(what, Contracted):
+                names = [n if n.startswith("w:") else what.operands[n] for n in operands]
+            else:
+                names = what[operands].operands
+            out.append(((source, label, combine, overwrites), names, *rest))
+        return out
+
+    def _plan(self, step: Step, bindings: Sequence[int]) -> list[tuple]:
+        """The launches of a step, with the operands' names for a contraction, and otherwise which kernel's operands they are."""
+        if isinstance(step.what, Contracted):
+            return self._plan_contraction(step.what, bindings)
+        out: list[tuple] = []
+        for k, (lowered, source) in enumerate(zip(step.what, step.sources)):
             tasks, combine = lowered.tasks(self.threads, bindings)
             workspaces: dict[Any, int] = {}
             for o in lowered.operands:
                 if isinstance(o, Node):
                     continue
                 if o[0] == "partial":
-                    k = [x for x in lowered.operands if not isinstance(x, Node) and x[0] == "partial"].index(o)
-                    elements, itemsize = lowered.partials[k]
+                    part = [x for x in lowered.operands if not isinstance(x, Node) and x[0] == "partial"].index(o)
+                    elements, itemsize = lowered.partials[part]
                     workspaces[o] = number(elements, bindings) * tasks * itemsize
                 else:
                     workspaces[o] = number(o[2], bindings) * o[3]
-            head = (source, lowered.kernel.name, combine, overwrites)
-            operands, offsets = list(lowered.operands), [0] * len(lowered.operands)
+            head = (source, lowered.kernel.name, combine)
+            offsets = [0] * len(lowered.operands)
             for r in range(lowered.rounds(bindings)):
                 named = {"tasks": tasks, "round": r}
                 params = tuple(named[p] if type(p) is str else number(p, bindings) for p in lowered.params)
-                out.append((head, operands, offsets, params, tasks, workspaces))
+                out.append((head, k, offsets, params, tasks, workspaces))
+        return out
+
+    def _plan_contraction(self, c: Contracted, bindings: Sequence[int]) -> list[tuple]:
+        plan = c.plan(bindings, self.threads, self.target)
+        out: list[tuple] = []
+        for i, launch in enumerate(plan.launches):
+            offsets = [
+                number(c.offsets.get(n, 0), bindings) * c.operands[n].dtype.itemsize if not n.startswith("w:") else 0
+                for n in launch.operands
+            ]
+            label = c.name if i == len(plan.launches) - 1 else f"{c.name}: {launch.source.name}"
+            head = (launch.source, label, launch.combine_tasks)
+            out.append((head, launch.operands, offsets, launch.params, launch.tasks, plan.workspaces))
         return out
 
 
@@ -279,7 +293,7 @@ def build(
     stored: set[Node] = set(graph.outputs)
     for g in groups:
         stored |= g.reads
-    steps = [_step(g, grouping, stored) for g in groups]
+    steps = _steps(groups, grouping, stored)
     ordered, beside = order_steps(steps, graph.outputs)
     shapes = [n.shape for n in given.outputs]
     reused, shared = _reuse(ordered, beside, graph, shapes, orders, donatable)
@@ -291,6 +305,41 @@ def build(
 def _empty(node: Node) -> bool:
     """Whether there is nothing to compute, whatever the symbols are."""
     return any(same(d, 0) for d in node.shape)
+
+
+def _steps(groups: list[Group], grouping: Grouping, stored: set[Node]) -> list[Step]:
+    """The groups lowered, those of one form (see ``alike.py``) once."""
+    forms = Forms(grouping, stored)
+    first: dict[Any, tuple[Step, list[Node]]] = {}
+    steps = []
+    for group in groups:
+        form, nodes = forms.of(group)
+        if form in first:
+            like, theirs = first[form]
+            step = _alike(group, like, dict(zip(theirs, nodes)), stored)
+        else:
+            step = _step(group, grouping, stored)
+            first[form] = step, nodes
+        steps.append(step)
+    return steps
+
+
+def _alike(group: Group, like: Step, mine: dict[Node, Node], stored: set[Node]) -> Step:
+    """The step of a group, from that of one of the same form; `mine` are its nodes by those of the other."""
+    what: Contracted | list[Lowered]
+    if isinstance(like.what, Contracted):
+        what = like.what.of(mine)
+    else:
+        what = [
+            replace(
+                k,
+                operands=[mine.get(o, o) for o in k.operands],
+                in_place=tuple((mine[n], mine[x]) for n, x in k.in_place),
+            )
+            for k in like.what
+        ]
+    writes = tuple(n for n in group.nodes if n in stored)
+    return Step(group, what, like.sources, frozenset(group.reads), writes, like)
 
 
 def _step(group: Group, grouping: Grouping, stored: set[Node]) -> Step:

@@ -58,7 +58,11 @@ class Compiler:
         CompileError, LoadError
             If LLVM refuses a kernel's code, or it cannot be loaded: a fault of the code generator.
         """
-        digests = [kernel_cache.digest(source, target) for source in sources]
+        by_key: dict[str, str] = {}  # most of a network's launches are of few kernels
+        for source in sources:
+            if source.key not in by_key:
+                by_key[source.key] = kernel_cache.digest(source, target)
+        digests = [by_key[source.key] for source in sources]
         wanted = dict(zip(digests, sources))
         found: dict[str, LoadedKernel] = {}
         missing = self._look_in_memory(wanted, found)

@@ -147,7 +147,7 @@ class TableBuilder:
         self._scratch = max(self._scratch, scratch_bytes)
         sets = [(list(operands), list(params), tasks) for operands, params, tasks in operand_sets if tasks > 0]
         for operands, _, _ in sets:
-            self._bases = max([self._bases, *(base + 1 for base, _ in operands)])
+            self._bases = max(self._bases, 1 + max([base for base, _ in operands], default=-1))
         self._append([_Item(kernel.address, o, p, n, record) for o, p, n in sets], overwrites, needs_barrier)
         if combine_tasks:
             combine = [_Item(kernel.combine_address, o, p, combine_tasks, record) for o, p, _ in sets]
