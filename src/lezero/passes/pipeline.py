@@ -3,10 +3,26 @@
 Each pass is a function Graph -> Graph that leaves a graph the verifier accepts.  ``lz.explain`` counts the operations after
 each of them, and its ``graph(name)`` shows them; ``LEZERO_PASSES=-name,-name`` leaves some out (not ``decompose`` and
 ``pin_outputs``, which the scheduler relies on).
+
+Restructuring goes on in ``schedule/``, where kernels are made; what happens there can be left out by name in the same way:
+
+* ``layout``: what is computed from channels-last values is channels-last too (``layout.py``);
+* ``fuse``: operations share kernels (``groups.py``; without it, neither ``epilogue`` nor ``see_through`` do anything, and
+  only what has no memory by nature, such as views, random numbers and single numbers, is computed where it is used);
+* ``epilogue``: element-wise work follows the tiles of a product or a convolution (``groups.py``);
+* ``see_through``: a few steps from one value in memory are made again where they are used (``groups.py``);
+* ``recompute``: what is large and cheap is made a second time instead of being kept (``recompute.py``);
+* ``order``: what frees memory runs first, instead of in the order recorded (``order.py``);
+* ``share``: a value takes the memory of one that is read last where it is written (``schedule.py``);
+* ``together``: updates of parameters are one launch (``schedule.py``).
+
+Results are right with any of them left out, and the set is part of what compiled programs are known by.
+``benchmarks/ablation.py`` measures what each is worth.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 
@@ -27,8 +43,8 @@ PIPELINE: tuple[Pass, ...] = (
     pin_outputs,
 )
 REQUIRED = frozenset({"decompose", "pin_outputs"})
-SCHEDULED = frozenset({"recompute"})
-"""What is restructured when kernels are known (``schedule/``), and can be left out in the same way."""
+SCHEDULED = frozenset("layout fuse epilogue see_through recompute order share together".split())
+"""What is restructured in ``schedule/``, and can be left out in the same way."""
 
 
 def switched_off() -> frozenset[str]:
@@ -39,7 +55,12 @@ def switched_off() -> frozenset[str]:
     KnobError
         If it names a pass there is not, or one the scheduler relies on.
     """
-    words = [w.strip() for w in os.environ.get("LEZERO_PASSES", "").split(",") if w.strip()]
+    return _left_out(os.environ.get("LEZERO_PASSES", ""))
+
+
+@functools.lru_cache(64)
+def _left_out(knob: str) -> frozenset[str]:
+    words = [w.strip() for w in knob.split(",") if w.strip()]
     optional = sorted({p.__name__ for p in PIPELINE} - REQUIRED | SCHEDULED)
     for w in words:
         if w[0] != "-" or w[1:] not in optional:

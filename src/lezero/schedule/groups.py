@@ -20,6 +20,7 @@ from lezero.graph.dim import Dim, identical, same
 from lezero.graph.node import Graph, Node
 from lezero.loops.ir import POSITIONS
 from lezero.ops.base import REGISTRY
+from lezero.passes.pipeline import switched_off
 from lezero.schedule.index import TRUE, Ix, Mask, Var
 from lezero.schedule.layout import Order, Seen, linear, planar, row_major
 
@@ -100,7 +101,8 @@ class Grouping:
         order = graph.nodes()
         self.users: dict[Node, list[Node]] = graph.consumers()
         self._in_memory = {m for n in order if n.op.kind in ("contraction", "opaque") for m in in_memory(n, outputs)}
-        self._sunk = {n for n in order if self._cheaper_again(n)}
+        self._off = switched_off()
+        self._sunk = set() if self._off & {"fuse", "see_through"} else {n for n in order if self._cheaper_again(n)}
         self._inlined = {n for n in order if n in self._sunk or self._from_little(n)}
         self._sizes: dict[Node, int] = {}
         self._variables: dict[tuple, Var] = {}
@@ -273,7 +275,7 @@ class Grouping:
             self._new(node)
             return
         read = self.accesses(node, self._anywhere(node))
-        for group in self._candidates(read):
+        for group in () if "fuse" in self._off else self._candidates(read):
             why = self._try(group, node)
             if why is None:
                 self._merge_inputs(group, read)
@@ -348,6 +350,8 @@ class Grouping:
         """Join if that is legal and wise; the reason if not."""
         if group.kind == "opaque":
             return "a kernel of its own"
+        if group.kind == "contraction" and "epilogue" in self._off:
+            return "LEZERO_PASSES leaves epilogues out"
         if node.update is not group.update:
             return "updates of parameters are fused with each other only, so that all of them share one kernel"
         if len(group.nodes) >= MAX_NODES:

@@ -10,6 +10,7 @@ from typing import Any
 
 from lezero.graph.dim import same
 from lezero.graph.node import Graph, Node
+from lezero.passes.pipeline import switched_off
 from lezero.schedule.index import Ix
 
 Order = tuple[int, ...]
@@ -66,8 +67,11 @@ def planar(node: Node) -> bool:
 def infer_orders(graph: Graph, leaves: dict[Node, Order]) -> dict[Node, Order]:
     """The order each node would be stored in."""
     orders: dict[Node, Order] = {}
+    follows = "layout" not in switched_off()
     for node in graph.nodes():
-        orders[node] = leaves.get(node) or _order(node, orders)
+        orders[node] = leaves.get(node) or (
+            _order(node, orders) if follows or node.op.kind == "contraction" else row_major(node.ndim)
+        )
     return orders
 
 

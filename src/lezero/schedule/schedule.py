@@ -378,6 +378,8 @@ def order_steps(steps: list[Step], outputs: Sequence[Node]) -> tuple[list[list[S
     same_code = {
         k: ss for k, ss in same_code.items() if len(ss) > 1 or all(prod(n.shape) <= SMALL for n in ss[0].writes)
     }
+    if "together" in switched_off():
+        same_code = {}
     shared = {s for ss in same_code.values() for s in ss}
     kept = {n for s in shared for n in s.reads} | set(outputs)
 
@@ -412,6 +414,7 @@ def _reuse(
     reused: dict[Node, Node] = {}
     shared: dict[Node, Node] = {}
     taken: set[Node] = set()
+    share = "share" not in switched_off()
     for at, steps in enumerate(launches):
         readers = Counter(n for s in steps for n in s.reads)
         for s in steps:
@@ -424,7 +427,7 @@ def _reuse(
                     continue
                 if node in outputs and x in donatable and identical(outputs[node], x.shape):
                     reused[node] = x
-                elif node not in outputs and x not in outputs and not x.op.is_leaf:
+                elif share and node not in outputs and x not in outputs and not x.op.is_leaf:
                     shared[node] = shared.get(x, x)
                 else:
                     continue

@@ -21,7 +21,7 @@ from lezero.graph.node import Graph, Node
 from lezero.hal.backend import Backend, Program, Properties
 from lezero.hal.buffer import Buffer
 from lezero.hal.references import others
-from lezero.passes.pipeline import restructure
+from lezero.passes.pipeline import restructure, switched_off
 from lezero.schedule.layout import row_major, same_memory
 from lezero.schedule.schedule import Instance, Schedule, build
 
@@ -151,7 +151,7 @@ class CpuBackend(Backend):
         return self._arena.reserve(nbytes)
 
     def plan_key(self) -> Any:
-        return get_num_threads()
+        return get_num_threads(), switched_off()
 
     def memory_stats(self) -> dict[str, int]:
         stats, kernels = arena.default_allocator.stats(), compiler.default()
