@@ -111,13 +111,17 @@ def toposort(outputs: Iterable[Node]) -> list[Node]:
 class Graph:
     """Outputs and everything they need; `leaves` are the inputs in the order a run supplies them."""
 
-    __slots__ = ("leaves", "outputs")
+    __slots__ = ("_order", "leaves", "outputs")
 
     def __init__(self, leaves: tuple[Node, ...], outputs: tuple[Node, ...]):
         self.leaves, self.outputs = leaves, outputs
+        self._order: tuple[Node, ...] | None = None
 
-    def nodes(self) -> list[Node]:
-        return toposort(self.outputs)
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node, inputs first."""
+        if self._order is None:
+            self._order = tuple(toposort(self.outputs))
+        return self._order
 
     def consumers(self) -> dict[Node, list[Node]]:
         users: dict[Node, list[Node]] = {}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lezero.graph.dtype import DType, float32, float64
-from lezero.nn.parameter import constant_tensor
+from lezero.nn.parameter import constant_tensor, new_buffer
 from lezero.ops.base import REGISTRY
 from lezero.runtime import scalar_input
 from lezero.runtime.recorder import STATE, assign, record
@@ -33,7 +33,7 @@ def hyper(group: dict[str, Any], key: str, index: int | None = None) -> Tensor:
 
 def zeros_for(p: Tensor) -> Tensor:
     """State of a parameter's shape and dtype; realised, so that the first step has the structure of all others."""
-    return constant_tensor(np.zeros(tuple(int(d) for d in p.shape), p.dtype.numpy))
+    return new_buffer(*(int(d) for d in p.shape), dtype=p.dtype)
 
 
 def zero_step(dtype: DType = float32) -> Tensor:
