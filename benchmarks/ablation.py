@@ -114,7 +114,9 @@ def main():
     found = {}
     for k in range(0, len(args.only), args.together):
         found |= compare(args.task, args.batch, args.only[k : k + args.together], args.rounds)
-    print(f"| {args.task}, batch {args.batch} | time | kernels | bytes moved | arena | added peak |\n|---|---|---|---|---|---|")
+    print(
+        f"| {args.task}, batch {args.batch} | time | kernels | bytes moved | arena | added peak |\n|---|---|---|---|---|---|"
+    )
     for name in ("", *args.only):
         f, ratio = found[name]
         label = f"without `{name}`" if name else "all on"

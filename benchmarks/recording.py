@@ -1,8 +1,8 @@
-"""What recording costs: the Python time of BERT-base's whole training step with execution stubbed out, by node.
+"""What recording costs: the Python time of a network's whole training step with execution stubbed out, by node.
 
-    python benchmarks/recording.py
+    python benchmarks/recording.py [bert | resnet50]
 
-The network is the masked-LM BERT-base (12 layers, 768 wide, tied decoder).  A plan that computes nothing stands in for
+BERT is the masked-LM BERT-base (12 layers, 768 wide, tied decoder).  A plan that computes nothing stands in for
 restructuring, compiling and running, so what is timed is the user's code, the layers, recording, the gradient walk and the
 optimizer, and finding out what is alive.  "New trace" is the median of steps that each begin a trie anew, "repeated" that of
 steps that follow their trace.  Garbage is collected before each step and not switched off, so the caches are cold.
@@ -19,7 +19,7 @@ import time
 import numpy as np
 
 import lezero as lz
-from lezero import nn, optim
+from lezero import models, nn, optim
 from lezero.graph.dim import rehint
 from lezero.graph.node import Graph
 from lezero.hal.backend import Program
@@ -84,19 +84,25 @@ class Bert(nn.Module):
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("network", nargs="?", default="bert", choices=["bert", "resnet50"])
     p.add_argument("--steps", type=int, default=20, help="repeated steps")
     p.add_argument("--traces", type=int, default=9, help="new traces")
     p.add_argument("--profile", action="store_true")
     args = p.parse_args()
     run._build = plan_nothing
-    model = Bert()
-    optimizer = optim.AdamW(model.parameters(), lr=1e-4)
     r = np.random.default_rng(0)
-    ids, y = lz.tensor(r.integers(0, 30522, (8, 128))), lz.tensor(r.integers(0, 30522, 8 * 128))
+    if args.network == "bert":
+        model = Bert()
+        optimizer = optim.AdamW(model.parameters(), lr=1e-4)
+        x, y = lz.tensor(r.integers(0, 30522, (8, 128))), lz.tensor(r.integers(0, 30522, 8 * 128))
+    else:
+        model = models.resnet50()
+        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        x, y = lz.tensor(r.normal(size=(16, 3, 224, 224)).astype(np.float32)), lz.tensor(r.integers(0, 1000, 16))
 
     def step():
         optimizer.zero_grad()
-        out = model(ids)
+        out = model(x)
         loss = F.cross_entropy(out.reshape(-1, out.shape[-1]), y)
         loss.backward()
         optimizer.step()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import lezero as lz
 import lezero.nn.functional as F
 from lezero import nn, optim
 from lezero.hal import registry
+from lezero.passes import pipeline
 from lezero.passes.pipeline import PIPELINE, REQUIRED, SCHEDULED
 from lezero.runtime import run
 from lezero.schedule import recompute
@@ -141,3 +144,18 @@ def test_the_set_is_part_of_what_programs_are_known_by(monkeypatch):
         return run.statistics.last[0].program.schedule.kernels
 
     assert [kernels(passes) for passes in ("", "-fuse", "", "-fuse")] == [1, 3, 1, 3]
+
+
+def test_the_documents_name_all_of_them():
+    docs = Path(__file__).parents[1] / "docs"
+    for name in ("looking-inside.md", "looking-inside.zh-CN.md"):
+        text = (docs / name).read_text(encoding="utf-8")
+        assert (
+            sorted(
+                line.split("`")[1]
+                for line in text.splitlines()
+                if line.startswith("| `") and line.split("`")[1] in OPTIONAL
+            )
+            == OPTIONAL
+        )
+    assert all(f"``{name}``" in str(pipeline.__doc__) for name in SCHEDULED)

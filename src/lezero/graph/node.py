@@ -169,7 +169,7 @@ def _symbolic(value: Any) -> bool:
 
 def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
     """The node with other inputs (itself, where they are the same)."""
-    if all(a is b for a, b in zip(inputs, node.inputs)):
+    if inputs == node.inputs:  # nodes are equal only to themselves
         return node
     made = Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.device, weak=node.weak, site=node.site)
     if node.update:
