@@ -66,6 +66,12 @@ def test_what_looks_alike_and_is_not(shape):
         "turned": (square.T.exp(), np.exp(np.arange(16.0).reshape(4, 4).T)),
         "not turned": (square.exp(), np.exp(np.arange(16.0).reshape(4, 4))),
         "product": (square @ (square + 1), np.arange(16.0).reshape(4, 4) @ np.arange(1.0, 17).reshape(4, 4)),
+        "running sum": (v.reshape(-1).cumsum(0), np.cumsum(a)),
+        "another running sum": (w.reshape(-1).cumsum(0), np.cumsum(b)),
+        "sorted": (lz.sort(v.reshape(-1))[0], np.sort(a.reshape(-1))),
+        "also sorted": (lz.sort(x.reshape(-1))[0], np.sort(c.reshape(-1))),
+        "rows chosen": (square[lz.tensor([2, 0])], np.arange(16.0).reshape(4, 4)[[2, 0]]),
+        "other rows": (square[lz.tensor([3, 1])], np.arange(16.0).reshape(4, 4)[[3, 1]]),
         "turned product": (square.T @ (square + 1), np.arange(16.0).reshape(4, 4).T @ np.arange(1.0, 17).reshape(4, 4)),
     }
     lz.realize(*(t for found, _ in results.values() for t in (found if type(found) is tuple else (found,))))

@@ -333,7 +333,7 @@ def _alike(group: Group, like: Step, mine: dict[Node, Node], stored: set[Node]) 
         what = [
             replace(
                 k,
-                operands=[mine.get(o, o) for o in k.operands],
+                operands=[mine[o] if isinstance(o, Node) else o for o in k.operands],
                 in_place=tuple((mine[n], mine[x]) for n, x in k.in_place),
             )
             for k in like.what
