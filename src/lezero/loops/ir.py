@@ -90,17 +90,20 @@ class Value:
         if not isinstance(other, Value):
             return NotImplemented
         stack: list[tuple[Value, Value]] = [(self, other)]
-        seen = set()
+        equal: dict[tuple[int, int], tuple[Value, Value]] = {}
         while stack:
             a, b = stack.pop()
-            if a is b or (id(a), id(b)) in seen:
+            if a is b or (id(a), id(b)) in equal:
                 continue
             if a._hash != b._hash or a.op != b.op or a.type != b.type or len(a.args) != len(b.args):
                 return False
             if a.attr != b.attr or type(a.attr) is not type(b.attr):
                 return False
-            seen.add((id(a), id(b)))
-            stack.extend(zip(a.args, b.args))
+            equal[id(a), id(b)] = a, b
+            if a.args is not b.args:
+                stack.extend(zip(a.args, b.args))
+        for a, b in equal.values():  # so that comparing them, or what is made of them, need not go down again
+            object.__setattr__(b, "args", a.args)
         return True
 
     def __repr__(self) -> str:
