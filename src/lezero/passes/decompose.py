@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lezero.graph.dim import identical, same
+from lezero.graph.dim import exact, identical, same
 from lezero.graph.dtype import DType, bool_
 from lezero.graph.node import Graph, Node, with_inputs
 from lezero.ops.base import REGISTRY
@@ -18,12 +18,13 @@ from lezero.ops.expr import Expr
 def decompose(graph: Graph) -> Graph:
     """The same graph in primitive operations."""
     done: dict[Node, Node] = {leaf: leaf for leaf in graph.leaves}
+    known: dict[Any, _Parts] = {}
     for output in graph.outputs:
-        _lower(output, done)
+        _lower(output, done, known)
     return Graph(graph.leaves, tuple(done[n] for n in graph.outputs))
 
 
-def _lower(root: Node, done: dict[Node, Node]) -> None:
+def _lower(root: Node, done: dict[Node, Node], known: dict[Any, _Parts]) -> None:
     """Fill `done` for `root` and what it needs (iterative: graphs are deep)."""
     stack: list[tuple[Node, Node | None]] = [(root, None)]
     while stack:
@@ -44,13 +45,51 @@ def _lower(root: Node, done: dict[Node, Node]) -> None:
         elif node.op.decompose is not None:
             if node.op.kind == "elementwise":
                 inputs = _promoted(node, inputs)
-            apart = node.op.decompose(*(Expr(n) for n in inputs), **node.named_attrs())
-            target = _as(apart, node)
+            target = _apart(node, inputs, known)
             _stamp(target, inputs, node)
             stack.append((node, target))
             stack.append((target, None))
         else:
             _settle(done, node, with_inputs(node, inputs))
+
+
+_Parts = tuple[tuple[Node, ...], list[Node], Node]
+"""What an operation came apart into: its operands, all the parts with inputs first, and the last of them."""
+
+
+def _apart(node: Node, inputs: tuple[Node, ...], known: dict[Any, _Parts]) -> Node:
+    """The decomposition of a node.  The rule is asked once for each kind of operands: layers have the same over and over."""
+    operands = tuple([(exact(n.shape), n.dtype, n.weak, n.device, inputs.index(n)) for n in inputs])
+    key = (node.op, exact(node.attrs), exact(node.shape), node.dtype, operands)
+    if key not in known:
+        assert node.op.decompose is not None
+        target = _as(node.op.decompose(*(Expr(n) for n in inputs), **node.named_attrs()), node)
+        known[key] = inputs, _between(inputs, target), target
+        return target
+    before, parts, target = known[key]
+    new = dict(zip(before, inputs))
+    for n in parts:
+        below = tuple([new[x] for x in n.inputs])
+        new[n] = Node(n.op, below, n.attrs, n.shape, n.dtype, n.device, weak=n.weak)
+    return new[target]
+
+
+def _between(inputs: tuple[Node, ...], target: Node) -> list[Node]:
+    """What is computed from `inputs` to get `target`, in an order that works."""
+    order: list[Node] = []
+    done = set(inputs)
+    stack = [target]
+    while stack:
+        node = stack[-1]
+        missing = [n for n in node.inputs if n not in done]
+        if node in done or not missing:
+            stack.pop()
+            if node not in done:
+                done.add(node)
+                order.append(node)
+        else:
+            stack.extend(missing)
+    return order
 
 
 def _stamp(target: Node, inputs: tuple[Node, ...], whole: Node) -> None:
