@@ -80,7 +80,7 @@ def work(task, batch):
 
 
 def compare(task, batch, names, rounds):
-    """{setting: (facts, ratio of times)} of one set of processes that take turns; the setting with all passes on is ""."""
+    """{setting: (facts, ratio of times as text)} of one set of processes that take turns; the setting with all passes on is ""."""
     running = {}
     for name in ("", *names):
         command = [sys.executable, __file__, task, "--batch", str(batch), "--worker"]
@@ -96,7 +96,10 @@ def compare(task, batch, names, rounds):
     for p, _ in running.values():
         p.stdin.close()
         p.wait()
-    ratio = lambda name: statistics.median(a / b for a, b in zip(times[name], times[""]))
+
+    def ratio(name):
+        return f"{statistics.median(a / b for a, b in zip(times[name], times[''])):.2f}" if rounds else ""
+
     return {name: (facts, ratio(name)) for name, (_, facts) in running.items()}
 
 
@@ -105,23 +108,22 @@ def main():
     p.add_argument("task", choices=["resnet50", "bert"])
     p.add_argument("--batch", type=int, default=8)
     p.add_argument("--only", nargs="*", default=PASSES, choices=PASSES, metavar="PASS", help=", ".join(PASSES))
-    p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--together", type=int, default=3, help="settings in memory at a time, besides the one with all on")
+    p.add_argument("--rounds", type=int, default=5, help="0: no times")
+    p.add_argument("--together", type=int, default=3, help="settings in memory at a time, besides all on")
     p.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = p.parse_args()
     if args.worker:
         return work(args.task, args.batch)
-    found = {}
-    for k in range(0, len(args.only), args.together):
-        found |= compare(args.task, args.batch, args.only[k : k + args.together], args.rounds)
     print(
         f"| {args.task}, batch {args.batch} | time | kernels | bytes moved | arena | added peak |\n|---|---|---|---|---|---|"
     )
-    for name in ("", *args.only):
-        f, ratio = found[name]
-        label = f"without `{name}`" if name else "all on"
-        sizes = " | ".join(f"{f[k] / 1e6:,.0f} MB" for k in ("moved", "arena", "peak"))
-        print(f"| {label} | {ratio:.2f} | {f['kernels']} | {sizes} |")
+    for k in range(0, len(args.only), args.together):
+        found = compare(args.task, args.batch, args.only[k : k + args.together], args.rounds)
+        for name, (f, ratio) in found.items():
+            if name or not k:
+                label = f"without `{name}`" if name else "all on"
+                sizes = " | ".join(f"{f[x] / 1e6:,.0f} MB" for x in ("moved", "arena", "peak"))
+                print(f"| {label} | {ratio} | {f['kernels']} | {sizes} |", flush=True)
 
 
 if __name__ == "__main__":
