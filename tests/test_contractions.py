@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -282,6 +284,19 @@ CONVS = {  # in, out, kernel, stride, padding (top, left, bottom, right), dilati
     "wide padding": (16, 16, (3, 3), (2, 2), (4, 5, 3, 4), (1, 1), 1, 1, 4, 5),
 }
 
+MINIMAL = {  # computed by minimal filtering
+    "even": (32, 32, (1, 1, 1, 1), 2, 14, 12),
+    "odd": (33, 70, (1, 1, 1, 1), 3, 15, 9),
+    "many channels": (80, 50, (1, 1, 1, 1), 2, 11, 13),
+    "no padding": (40, 48, (0, 0, 0, 0), 2, 13, 14),
+    "uneven padding": (32, 100, (2, 0, 1, 2), 4, 8, 9),
+    "far beyond the edge": (32, 40, (3, 4, 0, 3), 5, 7, 6),
+}
+CONVS |= {
+    f"minimal: {name}": (c, o, (3, 3), (1, 1), padding, (1, 1), 1, n, h, w)
+    for name, (c, o, padding, n, h, w) in MINIMAL.items()
+}
+
 
 OTHER_DTYPES = ["uneven", "first layer", "groups", "strided depthwise"]
 
@@ -294,7 +309,8 @@ def test_convolutions_and_both_gradients(target, name, dtype):
     rng = np.random.default_rng(5)
     c, o, kernel, stride, padding, dilation, groups, n, h, w = CONVS[name]
     top, left, bottom, right = padding
-    spec = ConvSpec((c, o), kernel, stride, padding, dilation, groups, dtype, dtype)
+    minimal = name.startswith("minimal")
+    spec = ConvSpec((c, o), kernel, stride, padding, dilation, groups, dtype, dtype, minimal=minimal)
     x, weight = draw(rng, (n, h, w, c), dtype), draw(rng, (o, c // groups, *kernel), dtype)
     dy = draw(rng, (n, *spec.out_size(h, w), o), dtype)
 
@@ -309,12 +325,45 @@ def test_convolutions_and_both_gradients(target, name, dtype):
 
     threads = list(CONVS).index(name) % 3 + 1
     y, dx, dw = poison(dy.shape, dtype), poison(x.shape, dtype), poison(weight.shape, dtype)
-    run(plan_conv_forward(spec, n, h, w, threads, target), {"x": x, "w": weight, "out": y}, target, threads)
+    for make, arrays in (
+        (plan_conv_forward, {"x": x, "w": weight, "out": y}),
+        (plan_conv_input_grad, {"dy": dy, "w": weight, "dx": dx}),
+        (plan_conv_weight_grad, {"dy": dy, "x": x, "dw": dw}),
+    ):
+        plan = make(spec, n, h, w, threads, target)
+        assert any("winograd" in launch.source.name for launch in plan.launches) == minimal
+        run(plan, arrays, target, threads)
     close(y, expected.detach().permute(0, 2, 3, 1).numpy(), dtype)
-    run(plan_conv_input_grad(spec, n, h, w, threads, target), {"dy": dy, "w": weight, "dx": dx}, target, threads)
     close(dx, image.grad.permute(0, 2, 3, 1).numpy(), dtype)
-    run(plan_conv_weight_grad(spec, n, h, w, threads, target), {"dy": dy, "x": x, "dw": dw}, target, threads)
     close(dw, filters.grad.numpy(), dtype)
+
+
+def test_minimal_filtering_has_an_epilogue_and_the_same_sums_for_any_number_of_threads(target):
+    rng = np.random.default_rng(6)
+    x, weight = draw(rng, (3, 9, 14, 32), "f32"), draw(rng, (40, 32, 3, 3), "f32")
+    arrays = {
+        "bias": draw(rng, (40,), "f32"),
+        "scale": draw(rng, (378,), "f32"),
+        "residual": draw(rng, (378, 40), "f32"),
+    }
+    spec = ConvSpec((32, 40), (3, 3), padding=(1, 1, 1, 1))
+    plain = poison((378, 40), "f32")
+    run(plan_conv_forward(spec, 3, 9, 14, 2, target), {"x": x, "w": weight, "out": plain}, target, 2)
+    expected = (plain.astype(np.float64) + arrays["bias"]) * arrays["scale"][:, None] + arrays["residual"]
+    filtered = replace(spec, minimal=True, epilogue=fused())
+    results, gradients = [], []
+    for threads in (1, 2, 3):
+        total, relu, dw = poison((378, 40), "f32"), poison((378, 40), "f32"), poison(weight.shape, "f32")
+        plan = plan_conv_forward(filtered, 3, 9, 14, threads, target, epilogue_params=(40,))
+        run(plan, {"x": x, "w": weight, **arrays, "sum": total, "relu": relu}, target, threads)
+        close(total, expected, "f32")
+        close(relu, np.maximum(expected, 0), "f32")
+        plan = plan_conv_weight_grad(filtered, 3, 9, 14, threads, target)
+        run(plan, {"x": x, "dy": plain, "dw": dw}, target, threads)
+        results.append(total)
+        gradients.append(dw)
+    for several in (results, gradients):
+        assert all(np.array_equal(several[0], other) for other in several[1:])
 
 
 def test_a_convolution_with_an_epilogue(target):

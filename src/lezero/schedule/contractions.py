@@ -21,6 +21,7 @@ from lezero.graph.dim import same
 from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.ops.creation import compute_code
+from lezero.passes.pipeline import switched_off
 from lezero.schedule.groups import Group, Grouping
 from lezero.schedule.index import Ix
 from lezero.schedule.layout import linear, now, planar, row_major
@@ -85,7 +86,7 @@ class Contracted:
             channels, kernel = (x.shape[1], w.shape[1]), root.shape[2:]
         self.spec = ConvSpec(
             tuple(map(int, channels)), tuple(map(int, kernel)), attrs["stride"], (top, left, bottom, right), attrs["dilation"],  # type: ignore[arg-type]
-            attrs["groups"], dtype, dtype, self.epilogue, planar(root),
+            attrs["groups"], dtype, dtype, self.epilogue, planar(root), "winograd" not in switched_off(),
         )  # fmt: skip
 
     def plan(self, bindings: Sequence[int], threads: int, target: Target) -> Plan:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from lezero.codegen.contraction import depthwise, planar
+from lezero.codegen.contraction import depthwise, planar, winograd
 from lezero.codegen.contraction.conv_weights import pack_weights
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
@@ -93,6 +93,8 @@ def plan_conv_forward(
         return planar.plan_forward(spec, n, h, w, threads, target, epilogue_params)
     if spec.depthwise:
         return depthwise.plan_forward(spec, n, h, w, threads, target, epilogue_params)
+    if winograd.suits(spec, n, oh, ow):
+        return winograd.plan_forward(spec, n, h, w, threads, target, epilogue_params)
     (ci, co), (kh, kw), (dy, dx) = spec.per_group, spec.kernel, spec.dilation
     top, left, bottom, right = spec.padding
     tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co)
@@ -142,6 +144,8 @@ def plan_conv_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, t
         return planar.plan_input_grad(spec, n, h, w, threads, target)
     if spec.depthwise:
         return depthwise.plan_input_grad(spec, n, h, w, threads, target)
+    if winograd.suits(spec, n, h, w):
+        return winograd.plan_input_grad(spec, n, h, w, threads, target)
     (ci, co), (kh, kw) = spec.per_group, spec.kernel
     tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], ci)
     vertical = phases(h, kh, spec.stride[0], spec.padding[0], spec.dilation[0])

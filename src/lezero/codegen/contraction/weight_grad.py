@@ -13,19 +13,18 @@ from __future__ import annotations
 from functools import lru_cache
 from math import gcd
 
-from lezero.codegen.contraction import depthwise, planar_weight_grad
+from lezero.codegen.contraction import depthwise, planar_weight_grad, winograd, winograd_weight_grad
 from lezero.codegen.contraction.conv import FEW_CHANNELS, pad_image
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_panel_tiles, heights
-from lezero.codegen.contraction.pack import copy_panel, store_as, transpose_slot
+from lezero.codegen.contraction.pack import copy_panel
 from lezero.codegen.contraction.spec import (
     COMPUTE,
-    ELEMENTS_PER_THREAD,
     PRODUCTS_PER_THREAD,
     ConvSpec,
-    tasks_for_elements,
     useful_threads,
 )
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
+from lezero.codegen.contraction.weight_sums import sum_parts
 from lezero.codegen.launch import MOST_PRODUCTS, KernelSource, Launch, Plan, divided
 from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
@@ -45,6 +44,8 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
         return planar_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
     if spec.depthwise:
         return depthwise.plan_weight_grad(spec, n, h, w, threads, target)
+    if winograd.suits(spec, n, *spec.out_size(h, w)):
+        return winograd_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
     (ci, co), (kh, kw), (dilate_y, dilate_x) = spec.per_group, spec.kernel, spec.dilation
     oh, ow = spec.out_size(h, w)
     tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co)
@@ -93,15 +94,11 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
     places = [
         (y * padded_rows, x * ci) if runs else ((y * kw + x) * padded_rows, 0) for y in range(kh) for x in range(kw)
     ]
-    lines = ci * spec.taps
-    gather = (
-        spec.groups, co, panels, lines, spec.taps, len(taps) * padded_rows, pixel_parts, part, tile.width, last, shift,
-        *(x for place in places for x in place),
-    )  # fmt: skip
-    threads = useful_threads(threads, spec.channels[1] * lines * pixel_parts, ELEMENTS_PER_THREAD)
-    squares = spec.groups * panels * tile.vectors * -(-lines // tile.lanes)
-    tasks = tasks_for_elements(squares, spec.channels[1] * lines * pixel_parts, threads)
-    launches.append(Launch(sum_source(spec.out_dtype, tile.type, tile.lanes), ("w:parts", "dw"), gather, tasks))
+    panel_rows = len(taps) * padded_rows
+    add = sum_parts(
+        spec.out_dtype, tile, spec.groups, co, ci, panel_rows, pixel_parts, part, (last, shift), places, threads
+    )
+    launches.append(add)
     return Plan(launches, workspaces)
 
 
@@ -234,67 +231,5 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
         c.store("i64", c.loop(0, count, row, carried=[("i64", 0)])[0], here)
 
     c.loop(first_row, end_row, block, step=p["block"])
-    c.finish()
-    return module.text()
-
-
-# -- adding the parts ------------------------------------------------------------------------------------------------
-
-SUM_PARAMS = words("groups columns panels lines taps panel_rows parts part width last shift")
-
-
-@lru_cache(maxsize=16)
-def sum_source(out_dtype: str, type: str, lanes: int) -> KernelSource:
-    key = f"conv weight gradient sum {out_dtype} {lanes} {type}"
-    return KernelSource("conv.dw.sum", key, lambda target: emit_sum(out_dtype, type, lanes, target))
-
-
-def emit_sum(out_dtype: str, to: str, lanes: int, target: Target) -> str:
-    """dw's line of column o is `lines` long: element e is tap e % taps of channel e // taps."""
-    module = Module(target)
-    c = Code(module)
-    p = {name: c.param(i) for i, name in enumerate(SUM_PARAMS)}
-    places = c.gep("%params", len(SUM_PARAMS), "i64")
-    parts, dw = c.buffer(0), c.buffer(1)
-    width, registers = p["width"], c.div(p["width"], lanes)
-    vector = f"<{lanes} x {to}>"
-    chunks = c.ceil_div(p["lines"], lanes)
-    square_slot = c.slot(to, lanes * lanes)
-
-    def square(i: str) -> None:
-        e0 = c.mul(c.rem(i, chunks), lanes)
-        rest = c.div(i, chunks)
-        panel, v = c.div(rest, registers), c.rem(rest, registers)
-        base = c.gep(parts, c.add(c.mul(c.mul(panel, p["panel_rows"]), width), c.mul(v, lanes)), to)
-        first = c.add(c.mul(c.rem(panel, p["panels"]), width), c.mul(v, lanes))
-        group = c.div(panel, p["panels"])
-
-        def load_row(r: str) -> None:
-            e = c.min(c.add(e0, r), c.sub(p["lines"], 1))
-            place = c.gep(places, c.mul(c.rem(e, p["taps"]), 2), "i64")
-            m = c.add(c.load("i64", c.gep(place, 1, "i64")), c.div(e, p["taps"]))
-            shifted = c.add(m, c.select(c.less(m, p["last"]), 0, p["shift"]))
-            here = c.gep(base, c.mul(c.add(c.load("i64", place), shifted), width), to)
-
-            def add(_: str, pointer: str, total: str) -> list[str]:
-                value = c.load(vector, pointer, align=4)
-                return [c.gep(pointer, p["part"], to), c.value(f"fadd {vector} {total}, {value}")]
-
-            total = c.loop(0, p["parts"], add, carried=[("ptr", here), (vector, "zeroinitializer")])[1]
-            c.store(vector, total, c.gep(square_slot, c.mul(r, lanes), to), 4)
-
-        c.loop(0, lanes, load_row)
-        transpose_slot(c, to, lanes, square_slot)
-        mask = c.mask(c.sub(p["lines"], e0), lanes)
-
-        def put(r: str) -> None:
-            line = c.load(vector, c.gep(square_slot, c.mul(r, lanes), to), 4)
-            index = c.add(c.mul(c.add(c.mul(group, p["columns"]), c.add(first, r)), p["lines"]), e0)
-            store_as(c, out_dtype, lanes, line, c.gep(dw, index, MEMORY[out_dtype]), mask)
-
-        c.loop(0, c.min(lanes, c.sub(p["columns"], first)), put)
-
-    total = c.mul(c.mul(p["groups"], p["panels"]), c.mul(chunks, registers))
-    c.loop(c.div(c.mul("%task", total), "%tasks"), c.div(c.mul(c.add("%task", 1), total), "%tasks"), square)
     c.finish()
     return module.text()
