@@ -42,8 +42,8 @@ def launches(made):
         for step in steps:
             if isinstance(step.what, Contracted):
                 plan = step.what.plan((), made.threads, made.target)
-                copied = max(plan.workspaces.values(), default=0) // 4
                 for launch in plan.launches:
+                    copied = max(plan.workspaces.get(name, 0) for name in launch.operands) // 4
                     if launch.source.name.endswith((".weights", ".sum", ".pad")):
                         yield launch.source.name, launch.tasks, copied, MOST_ELEMENTS
                     else:

@@ -36,6 +36,8 @@ from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
 
 POINTS = 16
+DIRECT = 36
+"""Products of a patch, a channel and a column the direct way, by which work is counted."""
 LEAST_CHANNELS = 32
 """With fewer, the transformations cost what the products save."""
 LEAST_PATCHES = 56
@@ -95,7 +97,7 @@ def _plan(
     launch, bytes = packed
     down, across = -(-result[0] // 2), -(-result[1] // 2)
     patches = image[0] * down * across
-    products = patches * POINTS * depth * columns
+    products = patches * DIRECT * depth * columns
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
     block = _block(tile, depth, patches, threads)
     blocks = -(-patches // block)

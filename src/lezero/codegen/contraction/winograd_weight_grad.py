@@ -26,6 +26,7 @@ from lezero.codegen.contraction.spec import (
 from lezero.codegen.contraction.text import Code, Module, Operand, words
 from lezero.codegen.contraction.weight_sums import sum_parts
 from lezero.codegen.contraction.winograd import (
+    DIRECT,
     POINTS,
     Adding,
     first_corner,
@@ -59,9 +60,13 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
     down, across = -(-oh // 2), -(-ow // 2)
     patches = n * down * across
     panels, rows = -(-co // tile.width), -(-ci // tile.height) * tile.height
-    products = POINTS * patches * ci * co
+    products = patches * DIRECT * ci * co
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
+    part = panels * POINTS * rows * tile.width
     patch_parts = 1 if panels >= FEW_PANELS else min(PARTS, patches)
+    # Parts of the patches take memory: together no more than the image.
+    most_parts = max(patch_parts, min(patches, n * h * w * ci // part))
+    patch_parts = divided(most_parts, patch_parts, products, MOST_PRODUCTS * panels)
     panel_parts = 1 if patch_parts >= 2 * threads else min(panels, 2 * threads // patch_parts)
     panel_parts = divided(panels, panel_parts, products, MOST_PRODUCTS * patch_parts)
     block = min(max(16, BLOCK_BYTES // (POINTS * ci * tile.itemsize)), 256, -(-patches // patch_parts))
@@ -70,7 +75,6 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
     params = (
         n, h, w, ci, co, oh, ow, top, left, down, across, panels, block, plane, rows, patch_parts, panel_parts,
     )  # fmt: skip
-    part = panels * POINTS * rows * tile.width
     sums = Launch(_source(tile), ("x", "dy", "w:parts"), params, patch_parts * panel_parts)
     taps = _transform_back(tile, panels * rows, rows, part, patch_parts, threads)
     places = [(t * rows, 0) for t in range(9)]
