@@ -18,6 +18,7 @@ from lezero.codegen.contraction import (
     plan_conv_input_grad,
     plan_conv_weight_grad,
     plan_matmul,
+    weight_grad,
 )
 from lezero.codegen.launch import Plan
 from lezero.codegen.target import TARGETS, Target
@@ -317,18 +318,43 @@ def test_convolutions_and_both_gradients(target, name, dtype):
     close(dw, filters.grad.numpy(), dtype)
 
 
+@pytest.mark.parametrize(
+    ("channels", "kernel", "groups"), [((64, 96), 1, 1), ((32, 48), 3, 1), ((64, 64), 3, 64), ((64, 32), 3, 2)]
+)
+def test_the_bits_of_a_weight_gradient_do_not_depend_on_the_threads(channels, kernel, groups):
+    rng = np.random.default_rng(9)
+    spec = ConvSpec(channels, (kernel, kernel), padding=(kernel // 2,) * 4, groups=groups)
+    x, dy = draw(rng, (4, 28, 28, channels[0]), "f32"), draw(rng, (4, 28, 28, channels[1]), "f32")
+    results = []
+    for threads in (1, 2, 3, 8):
+        dw = poison((channels[1], channels[0] // groups, kernel, kernel), "f32")
+        run(plan_conv_weight_grad(spec, 4, 28, 28, threads, detect()), {"x": x, "dy": dy, "dw": dw}, detect(), threads)
+        results.append(dw)
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
+
+
+@pytest.mark.parametrize("size", [56, 28, 14])
+@pytest.mark.parametrize("channels", [(64, 256), (256, 64)])
+def test_parts_of_a_pointwise_weight_gradient_are_equally_long(size, channels):
+    launch = plan_conv_weight_grad(ConvSpec(channels, (1, 1)), 16, size, size, 2, detect()).launches[0]
+    p = dict(zip(weight_grad.PARAMS, launch.params, strict=False))
+    assert p["pixel_parts"] > 1
+    assert p["images"] * p["out_height"] % p["pixel_parts"] == 0
+
+
 def test_a_convolution_with_an_epilogue(target):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(6)
-    for groups in (1, 2, 32):
-        x, weight = draw(rng, (2, 7, 6, 32), "f32"), draw(rng, (32, 32 // groups, 3, 3), "f32")
+    for channels, groups in ((32, 1), (32, 2), (32, 32)):
+        x, weight = draw(rng, (2, 7, 6, channels), "f32"), draw(rng, (32, channels // groups, 3, 3), "f32")
         arrays = {
             "bias": draw(rng, (32,), "f32"),
             "scale": draw(rng, (84,), "f32"),
             "residual": draw(rng, (84, 32), "f32"),
         }
         total, relu = poison((84, 32), "f32"), poison((84, 32), "f32")
-        spec = ConvSpec((32, 32), (3, 3), padding=(1, 1, 1, 1), groups=groups, epilogue=fused())
+        spec = ConvSpec((channels, 32), (3, 3), padding=(1, 1, 1, 1), groups=groups, epilogue=fused())
         plan = plan_conv_forward(spec, 2, 7, 6, 2, target, epilogue_params=(32,))
         run(plan, {"x": x, "w": weight, **arrays, "sum": total, "relu": relu}, target, 2)
         image = torch.from_numpy(x.astype(np.float64)).permute(0, 3, 1, 2)

@@ -17,7 +17,7 @@ from lezero.codegen.contraction.pack import load_as, store_as
 from lezero.codegen.contraction.phases import phases
 from lezero.codegen.contraction.spec import COMPUTE, PRODUCTS_PER_THREAD, ConvSpec, tasks_for_products, useful_threads
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
-from lezero.codegen.launch import KernelSource, Launch, Plan
+from lezero.codegen.launch import MOST_PRODUCTS, KernelSource, Launch, Plan, divided
 from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
 
@@ -237,7 +237,9 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
     window = Window(kh, tuple(x * spec.dilation[1] for x in range(kw)), spec.stride[1])
     params = (n, h, w, c, oh, ow, spec.stride[0], spec.padding[0], spec.padding[1], spec.dilation[0])
     lanes = target.lanes(TYPES[COMPUTE[spec.dtype]])
-    tasks = _tasks(n * oh, n * oh * ow * spec.channels[0] * spec.taps, threads)
+    # From the sizes alone, so that the bits do not depend on the threads; adding up takes a hundredth of the time at most.
+    few = max(1, min(16, n * oh * ow // 96))
+    tasks = divided(n * oh, few, n * oh * ow * c * spec.taps, MOST_PRODUCTS)
     part = spec.taps * -(-c // lanes) * lanes
     launches = [
         Launch(dw_source(spec.dtype, window), ("x", "dy", "w:parts"), params, tasks),
