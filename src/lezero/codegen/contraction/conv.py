@@ -41,6 +41,9 @@ FEW_CHANNELS = 16
 BLOCK_BYTES = 256 << 10
 """How much of the image a task works on at a time: it stays in L2 beside a panel of weights."""
 
+ROWS_BYTES = 384 << 10
+"""Up to so many bytes of weights, work behind the product goes through memory row by row, not panel by panel."""
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -226,7 +229,8 @@ def source(dtype: str, tail: Epilogue, tile: Tile, extra: int) -> KernelSource:
 
 
 def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
-    """Byte offsets in scratch, after the tile: the pixels' numbers, blocks per tile, coordinates, zeros, table; the end."""
+    """Byte offsets in scratch, after the tile: the pixels' numbers, blocks per tile, coordinates, zeros, table, finished rows;
+    the end."""
     p = dict(zip(PARAMS, params))
     tiles = p["block"] // tile.height
     numbers = tile.bytes
@@ -234,7 +238,14 @@ def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
     corners = counts + tiles * 8
     zeros = corners + entry_words(tile) * 16
     table = zeros + (p["depth"] * tile.itemsize + 63) // 64 * 64
-    return numbers, counts, corners, zeros, table, table + tiles * p["most"] * entry_words(tile) * 8
+    finished = table + (tiles * p["most"] * entry_words(tile) * 8 + 63) // 64 * 64
+    rows = tile.height * p["panels"] * tile.width * tile.itemsize
+    return numbers, counts, corners, zeros, table, finished, finished + (rows if in_rows(tile, p) else 0)
+
+
+def in_rows(tile: Tile, p: dict[str, int]) -> bool:
+    """Whether tiles are finished a row at a time, all panels of weights in turn: these stay in L2."""
+    return p["panels"] * p["taps"] * p["depth"] * tile.width * tile.itemsize <= ROWS_BYTES
 
 
 def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> str:
@@ -257,6 +268,8 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
     zeros = c.gep(corners, words * 16, "i8")
     table = c.gep(zeros, c.round_up(c.mul(p["depth"], tile.itemsize), 64), "i8")
     per_tile = c.mul(p["most"], words)
+    finished = c.gep(table, c.round_up(c.mul(c.mul(tiles_of_block, per_tile), 8), 64), "i8")
+    weight_bytes = c.mul(c.mul(p["panels"], p["taps"]), c.mul(p["depth"], tile.width * tile.itemsize))
     channels = c.mul(p["columns"], p["groups"])
     ahead = c.mul(c.mul(p["pixel"], p["step_x"]), height)
     c.loop(0, p["depth"], lambda i: c.store(to, "0.0", c.gep(zeros, i, to)))
@@ -270,12 +283,47 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
         pixels = c.mul(p["images"], c.mul(ph["count_y"], ph["count_x"]))
         count = c.max(c.min(p["block"], c.sub(pixels, first)), 0)
         c.when(c.less(0, count), lambda: locate(ph, first, count, c.gep(image, c.mul(group, p["group"]), memory)))
-        c.loop(0, p["panels"], lambda panel: sweep(group, panel, count))
+        if stores_only(tail, to):
+            c.loop(0, p["panels"], lambda panel: sweep(group, panel, count))
+            return
+        c.when(
+            c.less(weight_bytes, ROWS_BYTES + 1),
+            lambda: c.loop(0, count, lambda t: whole_rows(group, t, count), step=height),
+            lambda: c.loop(0, p["panels"], lambda panel: sweep(group, panel, count)),
+        )
+
+    def place_of(group: Operand, number: Operand, col: Operand) -> Place:
+        pixel, channel = c.load("i64", c.gep(numbers, number, "i64")), c.add(c.mul(group, p["columns"]), col)
+        return Place(pixel, channel, 0, c.add(c.mul(pixel, channels), channel))
+
+    def whole_rows(group: Operand, t: str, count: Operand) -> None:
+        """A tile's rows with all their columns, so that the epilogue goes through memory in order."""
+        left = c.min(c.sub(count, t), height)
+        number = c.div(t, height)
+        entry, taps = c.gep(table, c.mul(number, per_tile), "ptr"), c.load("i64", c.gep(counts, number, "i64"))
+        stride = c.mul(p["panels"], tile.width)
+
+        def panel(i: str) -> None:
+            b = c.gep(weights, c.mul(first_row(group, i), tile.width), to)
+            operands = f"ptr {entry}, i64 {taps}, ptr {b}, i64 {tile.width}, i64 {p['depth']}, i64 {ahead}"
+            col = c.mul(i, tile.width)
+            c.loop(0, left, lambda r: epilogue.expect(place_of(group, c.add(t, r), col), tile.width, level=2))
+            call_tile(c, tile, "rows", left, f"{operands}, ptr {c.gep(finished, col, to)}, i64 {stride}")
+
+        def row(r: str) -> None:
+            total = c.gep(finished, c.mul(r, stride), to)
+            epilogue.columns(tile, total, place_of(group, c.add(t, r), 0), p["columns"])
+
+        c.loop(0, p["panels"], panel)
+        c.loop(0, left, row)
+
+    def first_row(group: Operand, panel: Operand) -> Operand:
+        """Of a panel of weights."""
+        return c.mul(c.mul(c.add(c.mul(group, p["panels"]), panel), p["taps"]), p["depth"])
 
     def sweep(group: Operand, panel: Operand, count: Operand) -> None:
         """All tiles of the block over one panel of weights."""
-        first_row = c.mul(c.mul(c.add(c.mul(group, p["panels"]), panel), p["taps"]), p["depth"])
-        b = c.gep(weights, c.mul(first_row, tile.width), to)
+        b = c.gep(weights, c.mul(first_row(group, panel), tile.width), to)
         col = c.mul(panel, tile.width)
         channel = c.add(c.mul(group, p["columns"]), col)
 
@@ -291,14 +339,13 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
                 c.emit(f"call void @rows{height}({operands}, ptr {out}, i64 {channels})")
 
             def by_rows() -> None:
+                c.loop(0, rows, lambda r: epilogue.expect(place_of(group, c.add(t, r), col), tile.width))
                 call_tile(c, tile, "rows", rows, f"{operands}, ptr %scratch, i64 {tile.width}")
                 c.loop(0, rows, row)
 
             def row(r: str) -> None:
-                pixel = c.load("i64", c.gep(numbers, c.add(t, r), "i64"))
-                place = Place(pixel, channel, 0, c.add(c.mul(pixel, channels), channel))
                 total = c.gep("%scratch", c.mul(r, tile.width), to)
-                epilogue.row(tile, total, place, c.mul(c.add(group, 1), p["columns"]))
+                epilogue.row(tile, total, place_of(group, c.add(t, r), col), c.mul(c.add(group, 1), p["columns"]))
 
             if stores_only(tail, to):
                 # Pixels in order, and whole: the tile goes straight to its place.

@@ -179,6 +179,10 @@ def emit(dtype: str, tail: Epilogue, window: Window, extra: int, target: Target)
                 following = c.mul(c.add(c.mul(c.add(x, 2 * block), window.step), p["move_x"]), strides[-1])
                 for j in range(block * window.step):
                     c.prefetch(c.gep(lines[-1], c.add(c.add(following, c.mul(strides[-1], j)), ch), memory))
+                if not stores_only(tail, to):
+                    for j in range(block):
+                        pixel = number(c.add(x, block + j))
+                        epilogue.expect(Place(pixel, ch, 0, c.add(c.mul(pixel, p["channels"]), ch)), lanes)
             for r in range(window.rows):
                 at = c.add(c.mul(c.add(c.mul(x, window.step), p["move_x"]), strides[r]), ch)
                 start, loaded = c.gep(lines[r], at, memory), {}
