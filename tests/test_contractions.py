@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -316,6 +318,25 @@ def test_convolutions_and_both_gradients(target, name, dtype):
     close(dx, image.grad.permute(0, 2, 3, 1).numpy(), dtype)
     run(plan_conv_weight_grad(spec, n, h, w, threads, target), {"dy": dy, "x": x, "dw": dw}, target, threads)
     close(dw, filters.grad.numpy(), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_an_image_of_few_channels_may_lie_in_planes(target, dtype):
+    rng = np.random.default_rng(10)
+    spec = ConvSpec((3, 32), (3, 5), (2, 1), (1, 0, 2, 3), dtype=dtype, out_dtype=dtype)
+    x, weight = draw(rng, (2, 17, 13, 3), dtype), draw(rng, (32, 3, 3, 5), dtype)
+    dy = draw(rng, (2, *spec.out_size(17, 13), 32), dtype)
+    results = []
+    for planes in (False, True):
+        y, dw = poison(dy.shape, dtype), poison(weight.shape, dtype)
+        image = np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if planes else x
+        spec = replace(spec, planes=planes)
+        run(plan_conv_forward(spec, 2, 17, 13, 2, target), {"x": image, "w": weight, "out": y}, target, 2)
+        run(plan_conv_weight_grad(spec, 2, 17, 13, 2, target), {"x": image, "dy": dy, "dw": dw}, target, 2)
+        results.append((y, dw))
+    for one, other in zip(*results, strict=True):
+        assert np.isfinite(one.astype(np.float32)).all()
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(

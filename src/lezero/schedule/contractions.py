@@ -23,7 +23,7 @@ from lezero.loops import ir
 from lezero.ops.creation import compute_code
 from lezero.schedule.groups import Group, Grouping
 from lezero.schedule.index import Ix
-from lezero.schedule.layout import linear, now, planar, row_major
+from lezero.schedule.layout import from_planes, linear, now, planar, row_major
 from lezero.schedule.lower import Lowering, number
 from lezero.schedule.prepare import matrix
 
@@ -55,7 +55,7 @@ class Contracted:
             self.lda = self.a.column_stride if a_turned else self.a.row_stride
             self.ldb = self.b.column_stride if b_turned else self.b.row_stride
         else:
-            self._convolution(root, dtype)
+            self._convolution(root, dtype, from_planes(root, grouping.orders[now(root.inputs[0])]))
         if plain:
             self.operands[self._result_name()] = root
 
@@ -69,7 +69,7 @@ class Contracted:
     def _result_name(self) -> str:
         return {"dot": "out", "conv2d": "out", "conv2d_input_grad": "dx", "conv2d_weight_grad": "dw"}[self.root.op.name]
 
-    def _convolution(self, root: Node, dtype: str) -> None:
+    def _convolution(self, root: Node, dtype: str, planes: bool) -> None:
         attrs = root.named_attrs()
         (top, bottom), (left, right) = attrs["padding"]
         name = root.op.name
@@ -85,7 +85,7 @@ class Contracted:
             channels, kernel = (x.shape[1], w.shape[1]), root.shape[2:]
         self.spec = ConvSpec(
             tuple(map(int, channels)), tuple(map(int, kernel)), attrs["stride"], (top, left, bottom, right), attrs["dilation"],  # type: ignore[arg-type]
-            attrs["groups"], dtype, dtype, self.epilogue, planar(root),
+            attrs["groups"], dtype, dtype, self.epilogue, planar(root), planes,
         )  # fmt: skip
 
     def plan(self, bindings: Sequence[int], threads: int, target: Target) -> Plan:

@@ -19,7 +19,7 @@ from lezero.codegen.contraction import depthwise, planar
 from lezero.codegen.contraction.conv_weights import pack_weights
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
-from lezero.codegen.contraction.pack import copy_row
+from lezero.codegen.contraction.pack import copy_row, load_as
 from lezero.codegen.contraction.phases import phases
 from lezero.codegen.contraction.spec import (
     COMPUTE,
@@ -102,10 +102,10 @@ def plan_conv_forward(
     launches, workspaces = [], {}
     image, operand, dtype = (n, h, w), "x", spec.dtype
     pixel = spec.channels[0]
-    runs = ci < FEW_CHANNELS and spec.groups == 1 and dx == 1 and kw > 1
+    runs = copies_image(ci, spec.groups, spec.kernel, spec.dilation)
     if runs or dtype != COMPUTE[dtype]:
         image, operand, dtype = (n, h + top + bottom, w + left + right), "w:padded", COMPUTE[dtype]
-        launches.append(pad_image(spec.dtype, "x", (n, h, w), pixel, spec.padding, threads))
+        launches.append(pad_image(spec.dtype, "x", (n, h, w), pixel, spec.padding, threads, spec.planes))
         workspaces[operand] = n * image[1] * image[2] * pixel * tile.itemsize
         top = left = 0
     if runs:
@@ -437,30 +437,41 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
 # -- images of few channels -------------------------------------------------------------------------------------------
 
 
+def copies_image(channels: int, groups: int, kernel: tuple[int, int], dilation: tuple[int, int]) -> bool:
+    """Whether a convolution of that many input channels, and its weight gradient, read a copy of the image."""
+    return channels < FEW_CHANNELS and groups == 1 and dilation[1] == 1 and kernel[1] > 1
+
+
 def pad_image(
-    dtype: str, operand: str, image: tuple[int, int, int], c: int, padding: tuple[int, int, int, int], threads: int
-) -> Launch:
-    """Copy `operand` with its padding around it, widened to the compute type, to workspace "w:padded"."""
+    dtype: str, operand: str, image: tuple[int, int, int], c: int, padding: tuple[int, int, int, int], threads: int,
+    planes: bool = False,
+) -> Launch:  # fmt: skip
+    """Copy `operand` with its padding around it, widened to the compute type, to workspace "w:padded".
+
+    planes : the operand is (N, C, H, W), and the copy channels-last all the same.
+    """
     (n, h, w), (top, left, bottom, right) = image, padding
-    params = (n, h, top, h + top + bottom, w * c, left * c, (w + left + right) * c)
+    params = (n, h, top, h + top + bottom, w * c, left * c, (w + left + right) * c, c)
     rows = n * (h + top + bottom)
-    threads = useful_threads(threads, rows * params[-1], ELEMENTS_PER_THREAD)
-    tasks = tasks_for_elements(rows, rows * params[-1], threads)
-    return Launch(pad_source(dtype), (operand, "w:padded"), params, tasks)
+    threads = useful_threads(threads, rows * params[6], ELEMENTS_PER_THREAD)
+    tasks = tasks_for_elements(rows, rows * params[6], threads)
+    return Launch(pad_source(dtype, planes), (operand, "w:padded"), params, tasks)
 
 
 @lru_cache(maxsize=8)
-def pad_source(dtype: str) -> KernelSource:
-    return KernelSource("conv.pad", f"conv pad {dtype}", lambda target: emit_pad(dtype, target))
+def pad_source(dtype: str, planes: bool) -> KernelSource:
+    key = f"conv pad {dtype}{' planes' if planes else ''}"
+    return KernelSource("conv.pad", key, lambda target: emit_pad(dtype, planes, target))
 
 
-def emit_pad(dtype: str, target: Target) -> str:
+def emit_pad(dtype: str, planes: bool, target: Target) -> str:
     module = Module(target)
     c = Code(module)
-    n, h, top, height, line, left, padded = (c.param(i) for i in range(7))
+    n, h, top, height, line, left, padded, channels = (c.param(i) for i in range(8))
     image, out = c.buffer(0), c.buffer(1)
     compute = COMPUTE[dtype]
     to, lanes = MEMORY[compute], target.lanes(TYPES[compute])
+    width = c.div(line, channels)
 
     def row(i: str) -> None:
         y = c.sub(c.rem(i, height), top)
@@ -470,19 +481,27 @@ def emit_pad(dtype: str, target: Target) -> str:
             c.loop(begin, end, lambda j: c.store(to, "0.0", c.gep(here, j, to)))
 
         def inside() -> None:
-            source_row = c.add(c.mul(c.div(i, height), h), y)
-            copy_row(
-                c,
-                dtype,
-                to,
-                lanes,
-                c.gep(image, c.mul(source_row, line), MEMORY[dtype]),
-                line,
-                c.gep(here, left, to),
-                exact=True,
-            )
+            copy_planes() if planes else copy_line()
             zero(0, left)
             zero(c.add(left, line), padded)
+
+        def copy_line() -> None:
+            source = c.gep(image, c.mul(c.add(c.mul(c.div(i, height), h), y), line), MEMORY[dtype])
+            copy_row(c, dtype, to, lanes, source, line, c.gep(here, left, to), exact=True)
+
+        def copy_planes() -> None:
+            def plane(channel: str) -> None:
+                number = c.add(c.mul(c.div(i, height), channels), channel)
+                source = c.gep(image, c.mul(c.add(c.mul(number, h), y), width), MEMORY[dtype])
+                first = c.gep(here, c.add(left, channel), to)
+
+                def pixel(x: str) -> None:
+                    value = load_as(c, dtype, to, 1, c.gep(source, x, MEMORY[dtype]))
+                    c.store(to, value, c.gep(first, c.mul(x, channels), to))
+
+                c.loop(0, width, pixel)
+
+            c.loop(0, channels, plane)
 
         c.when(c.below(y, h), inside, lambda: zero(0, padded))
 

@@ -67,6 +67,7 @@ class ConvSpec:
         column the channel.  If `planar`, its row is the plane's number n * O + o, its column the pixel y * OW + x in
         the plane, its batch n and its channel o.
     planar : for few channels; groups must be 1.
+    planes : the image alone is (N, C, H, W); where it is copied anyway (``copies_image``), forward and weight gradient.
     """
 
     channels: tuple[int, int]
@@ -79,6 +80,7 @@ class ConvSpec:
     out_dtype: str = "f32"
     epilogue: Epilogue | None = None
     planar: bool = False
+    planes: bool = False
 
     def __post_init__(self) -> None:
         if self.planar and self.groups != 1:

@@ -55,7 +55,7 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
     in_place = ci >= FEW_CHANNELS and dtype == COMPUTE[dtype]
     if not in_place:
         image, operand = (n, h + top + bottom, w + left + right), "w:padded"
-        launches.append(pad_image(dtype, "x", (n, h, w), spec.channels[0], spec.padding, threads))
+        launches.append(pad_image(dtype, "x", (n, h, w), spec.channels[0], spec.padding, threads, spec.planes))
         # The last tile of rows may read past the last pixel.
         workspaces[operand] = (n * image[1] * image[2] * spec.channels[0] + tile.height) * tile.itemsize
         top = left = 0
