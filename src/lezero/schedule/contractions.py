@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -26,6 +27,7 @@ from lezero.schedule.index import Ix
 from lezero.schedule.layout import from_planes, linear, now, planar, row_major
 from lezero.schedule.lower import Lowering, number
 from lezero.schedule.prepare import matrix
+from lezero.schedule.statistics import squares_of
 
 
 class Contracted:
@@ -41,7 +43,8 @@ class Contracted:
         self.operands: dict[str, Node] = {}
         self.offsets: dict[str, int] = {}
         self.params: list[int] = []
-        self.stored = [n for n in group.nodes if n in stored]
+        self.sums = [n for n in group.nodes if n.op.kind == "reduce"]
+        self.stored = [root] if self.sums else [n for n in group.nodes if n in stored]
         plain = self.stored == [root]
         self.epilogue = None if plain else _Tail(group, grouping, stored, self).build()
         dtype = root.dtype.code
@@ -58,6 +61,8 @@ class Contracted:
             self._convolution(root, dtype, from_planes(root, grouping.orders[now(root.inputs[0])]))
         if plain:
             self.operands[self._result_name()] = root
+        for n in self.sums:
+            self.operands["sum" if squares_of(n) is None else "squares"] = n
 
     def _matrix(self, name: str, x: Node, grouping: Grouping) -> Any:
         m = matrix(x, grouping.orders, grouping.outputs)
@@ -85,7 +90,7 @@ class Contracted:
             channels, kernel = (x.shape[1], w.shape[1]), root.shape[2:]
         self.spec = ConvSpec(
             tuple(map(int, channels)), tuple(map(int, kernel)), attrs["stride"], (top, left, bottom, right), attrs["dilation"],  # type: ignore[arg-type]
-            attrs["groups"], dtype, dtype, self.epilogue, planar(root), planes,
+            attrs["groups"], dtype, dtype, self.epilogue, planar(root), planes, bool(self.sums),
         )  # fmt: skip
 
     def plan(self, bindings: Sequence[int], threads: int, target: Target) -> Plan:
@@ -106,11 +111,19 @@ class Contracted:
             )  # fmt: skip
         if root.op.name == "conv2d":
             images, _, h, w = (n(d) for d in root.inputs[0].shape)
-            return plan_conv_forward(self.spec, images, h, w, threads, target, extra)
+            return self._without_unwanted(plan_conv_forward(self.spec, images, h, w, threads, target, extra))
         image = root.shape if root.op.name == "conv2d_input_grad" else root.inputs[0].shape
         images, _, h, w = (n(d) for d in image)
         planner = plan_conv_input_grad if root.op.name == "conv2d_input_grad" else plan_conv_weight_grad
         return planner(self.spec, images, h, w, threads, target)
+
+    def _without_unwanted(self, plan: Plan) -> Plan:
+        """The plan, with memory of its own for a sum that nobody wants."""
+        if self.sums and "squares" not in self.operands:
+            last = plan.launches[-1]
+            plan.launches[-1] = replace(last, operands=("w:parts", "sum", "w:squares"))
+            plan.workspaces["w:squares"] = self.spec.channels[1] * self.root.dtype.itemsize
+        return plan
 
 
 class _Tail(Lowering):

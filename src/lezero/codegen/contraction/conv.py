@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from lezero.codegen.contraction import depthwise, planar
+from lezero.codegen.contraction import depthwise, planar, statistics
 from lezero.codegen.contraction.conv_weights import pack_weights
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
@@ -37,6 +37,9 @@ from lezero.loops.ir import TYPES
 
 FEW_CHANNELS = 16
 """Below this many channels a tap alone is too short a run of the reduction."""
+
+BLOCKS_OF_STATISTICS = 8
+"""Blocks there are at least where sums are taken block by block: not the number of threads, which their bits do not follow."""
 
 BLOCK_BYTES = 256 << 10
 """How much of the image a task works on at a time: it stays in L2 beside a panel of weights."""
@@ -132,7 +135,11 @@ def plan_conv_forward(
         tuple(taps),
         (Phase((0, 0), (oh, ow), (0, len(taps))),),
     )
-    launches.append(convolve(walk, dtype, spec.tail, tile, operand, threads, epilogue_params))
+    launches.append(convolve(walk, dtype, spec.tail, tile, operand, threads, epilogue_params, spec.statistics))
+    if spec.statistics:
+        p = dict(zip(PARAMS, launches[-1].params))
+        launches.append(statistics.join(tile, n * oh * ow, p["block"], spec.groups, co, p["panels"], threads))
+        workspaces["w:parts"] = p["blocks"] * 2 * spec.groups * p["panels"] * tile.width * tile.itemsize
     return Plan(launches, workspaces)
 
 
@@ -189,12 +196,13 @@ def plan_conv_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, t
 
 def convolve(
     walk: Walk, dtype: str, tail: Epilogue, tile: Tile, operand: str, threads: int, epilogue_params: tuple[int, ...],
+    sums: bool = False,
 ) -> Launch:  # fmt: skip
     """The launch that computes `walk` from `operand` and the packed weights."""
     pixels = max(walk.image[0] * phase.count[0] * phase.count[1] for phase in walk.phases)
     products = pixels * walk.groups * walk.columns * walk.depth * len(walk.taps)
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
-    block = block_pixels(walk, tile, pixels, threads)
+    block = block_pixels(walk, tile, pixels, BLOCKS_OF_STATISTICS if sums else 1 if threads == 1 else 4 * threads)
     most = max(phase.taps[1] - phase.taps[0] for phase in walk.phases)
     params = (
         *walk.image, walk.image_channels, walk.groups, walk.depth, walk.group_offset, walk.columns, *walk.result,
@@ -207,24 +215,23 @@ def convolve(
     tasks = tasks_for_products(items, products, threads, each=16)
     # Tables of variable length come last, so that everything before them has a fixed place.
     everything = (*params, len(epilogue_params), *epilogue_params, *flat, *moves)
-    return Launch(
-        source(dtype, tail, tile, len(epilogue_params)), (operand, "w:weights", *tail.names), everything, tasks
-    )
+    made = source(dtype, tail, tile, len(epilogue_params), sums)
+    return Launch(made, (operand, "w:weights", *tail.names, *["w:parts"] * sums), everything, tasks)
 
 
-def block_pixels(walk: Walk, tile: Tile, pixels: int, threads: int) -> int:
+def block_pixels(walk: Walk, tile: Tile, pixels: int, wanted: int) -> int:
+    """Pixels of a block, if there are to be at least so many blocks."""
     per_pixel = walk.image_channels * tile.itemsize * walk.step[0] * walk.step[1]
     tiles = max(4, min(16, BLOCK_BYTES // (per_pixel * tile.height)))
-    wanted = 1 if threads == 1 else 4 * threads
     tiles = max(1, min(tiles, pixels * walk.groups * len(walk.phases) // (tile.height * wanted)))
     return tiles * tile.height
 
 
 @lru_cache(maxsize=256)
-def source(dtype: str, tail: Epilogue, tile: Tile, extra: int) -> KernelSource:
-    key = f"conv {dtype} {tile} {extra} {tail.key()}"
+def source(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool = False) -> KernelSource:
+    key = f"conv {dtype} {tile} {extra} {tail.key()}{' statistics' if sums else ''}"
     return KernelSource(
-        "conv", key, lambda target: emit(dtype, tail, tile, extra, target), scratch=lambda p: layout(tile, p)[-1]
+        "conv", key, lambda target: emit(dtype, tail, tile, extra, sums, target), scratch=lambda p: layout(tile, p)[-1]
     )
 
 
@@ -248,7 +255,7 @@ def in_rows(tile: Tile, p: dict[str, int]) -> bool:
     return p["panels"] * p["taps"] * p["depth"] * tile.width * tile.itemsize <= ROWS_BYTES
 
 
-def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> str:
+def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool, target: Target) -> str:
     module = Module(target)
     emit_rows_tiles(module, tile)
     c = Code(module)
@@ -259,6 +266,8 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
     memory, to, height, words = MEMORY[dtype], tile.type, tile.height, entry_words(tile)
     rows_padded = words - 1
     epilogue = Emitter(c, tail, tile.lanes, first_buffer=2, first_param=len(PARAMS) + 1)
+    found = statistics.Block(c, tile) if sums else None
+    parts = c.buffer(2 + len(tail.names)) if sums else ""
 
     # The same layout as `layout`, with sizes in registers.
     tiles_of_block = c.div(p["block"], height)
@@ -284,12 +293,12 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
         count = c.max(c.min(p["block"], c.sub(pixels, first)), 0)
         c.when(c.less(0, count), lambda: locate(ph, first, count, c.gep(image, c.mul(group, p["group"]), memory)))
         if stores_only(tail, to):
-            c.loop(0, p["panels"], lambda panel: sweep(group, panel, count))
+            c.loop(0, p["panels"], lambda panel: sweep(group, panel, count, c.rem(rest, blocks)))
             return
         c.when(
             c.less(weight_bytes, ROWS_BYTES + 1),
             lambda: c.loop(0, count, lambda t: whole_rows(group, t, count), step=height),
-            lambda: c.loop(0, p["panels"], lambda panel: sweep(group, panel, count)),
+            lambda: c.loop(0, p["panels"], lambda panel: sweep(group, panel, count, c.rem(rest, blocks))),
         )
 
     def place_of(group: Operand, number: Operand, col: Operand) -> Place:
@@ -321,16 +330,19 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
         """Of a panel of weights."""
         return c.mul(c.mul(c.add(c.mul(group, p["panels"]), panel), p["taps"]), p["depth"])
 
-    def sweep(group: Operand, panel: Operand, count: Operand) -> None:
-        """All tiles of the block over one panel of weights."""
+    def sweep(group: Operand, panel: Operand, count: Operand, number: Operand) -> None:
+        """All tiles of block `number` over one panel of weights."""
         b = c.gep(weights, c.mul(first_row(group, panel), tile.width), to)
         col = c.mul(panel, tile.width)
         channel = c.add(c.mul(group, p["columns"]), col)
 
         def tiles(t: str) -> None:
             rows = c.min(c.sub(count, t), height)
-            number = c.div(t, height)
-            entry, taps = c.gep(table, c.mul(number, per_tile), "ptr"), c.load("i64", c.gep(counts, number, "i64"))
+            tile_number = c.div(t, height)
+            entry, taps = (
+                c.gep(table, c.mul(tile_number, per_tile), "ptr"),
+                c.load("i64", c.gep(counts, tile_number, "i64")),
+            )
             operands = f"ptr {entry}, i64 {taps}, ptr {b}, i64 {tile.width}, i64 {p['depth']}, i64 {ahead}"
 
             def direct() -> None:
@@ -355,10 +367,24 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
                 whole = c.value(f"and i1 {whole}, {c.less(p['spread_x'], 2)}")
                 whole = c.value(f"and i1 {whole}, {c.less(p['spread_y'], 2)}")
                 c.when(whole, direct, by_rows)
+                if found:
+                    out = c.gep(
+                        epilogue.outputs[0],
+                        c.add(c.mul(c.load("i64", c.gep(numbers, t, "i64")), channels), channel),
+                        to,
+                    )
+                    found.add(c.select(whole, out, "%scratch", "ptr"), c.select(whole, channels, tile.width), rows, t)
             else:
                 by_rows()
 
+        if found:
+            found.clear()
         c.loop(0, count, tiles, step=height)
+        if found:
+            row = c.mul(c.mul(p["groups"], p["panels"]), tile.width)
+            column = c.mul(c.add(c.mul(group, p["panels"]), panel), tile.width)
+            means = c.gep(parts, c.add(c.mul(c.mul(number, 2), row), column), to)
+            found.put(means, c.gep(means, row, to))
 
     def locate(ph: dict[str, str], first: Operand, count: Operand, base: str) -> None:
         """Fill the table: for every tile, the taps that meet the image at all, and where each row reads."""

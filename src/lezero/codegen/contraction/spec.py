@@ -68,6 +68,8 @@ class ConvSpec:
         the plane, its batch n and its channel o.
     planar : for few channels; groups must be 1.
     planes : the image alone is (N, C, H, W); where it is copied anyway (``copies_image``), forward and weight gradient.
+    statistics : the forward pass also gives, for each channel, the "sum" of its result and the sum of "squares" of its
+        distances from the mean; without epilogue, in the compute type, neither planar nor depthwise.
     """
 
     channels: tuple[int, int]
@@ -81,6 +83,7 @@ class ConvSpec:
     epilogue: Epilogue | None = None
     planar: bool = False
     planes: bool = False
+    statistics: bool = False
 
     def __post_init__(self) -> None:
         if self.planar and self.groups != 1:
