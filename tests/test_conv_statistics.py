@@ -135,3 +135,18 @@ def test_a_mean_alone_and_a_variance_alone(monkeypatch):
     )
     expected = np.square(y - 2 * y.mean((0, 2, 3), keepdims=True)).sum()
     np.testing.assert_allclose(shifted.numpy(), expected, rtol=2e-6)
+
+
+def test_they_are_right_for_another_batch_size_with_the_same_kernels(monkeypatch):
+    rng = np.random.default_rng(5)
+    w = rng.standard_normal((32, 16, 1, 1)).astype(np.float32)
+    weight = lz.tensor(w)
+    for n in (2, 7, 40):
+        x = rng.standard_normal((n, 16, 6, 5)).astype(np.float32)
+        y, names = labels(
+            lambda x=x: F.batch_norm(F.conv2d(lz.tensor(x), weight), None, None, training=True), monkeypatch
+        )
+        assert taken(names)
+        conv = np.einsum("nchw,oc->nohw", x.astype(np.float64), w[:, :, 0, 0])
+        mean, var = conv.mean((0, 2, 3), keepdims=True), conv.var((0, 2, 3), keepdims=True)
+        np.testing.assert_allclose(y.numpy(), (conv - mean) / np.sqrt(var + 1e-5), rtol=0, atol=1e-5)
