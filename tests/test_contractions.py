@@ -20,6 +20,7 @@ from lezero.codegen.contraction import (
     plan_conv_input_grad,
     plan_conv_weight_grad,
     plan_matmul,
+    weight_grad,
 )
 from lezero.codegen.launch import Plan
 from lezero.codegen.target import TARGETS, Target
@@ -366,18 +367,63 @@ def test_minimal_filtering_has_an_epilogue_and_the_same_sums_for_any_number_of_t
         assert all(np.array_equal(several[0], other) for other in several[1:])
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_an_image_of_few_channels_may_lie_in_planes(target, dtype):
+    rng = np.random.default_rng(10)
+    spec = ConvSpec((3, 32), (3, 5), (2, 1), (1, 0, 2, 3), dtype=dtype, out_dtype=dtype)
+    x, weight = draw(rng, (2, 17, 13, 3), dtype), draw(rng, (32, 3, 3, 5), dtype)
+    dy = draw(rng, (2, *spec.out_size(17, 13), 32), dtype)
+    results = []
+    for planes in (False, True):
+        y, dw = poison(dy.shape, dtype), poison(weight.shape, dtype)
+        image = np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if planes else x
+        spec = replace(spec, planes=planes)
+        run(plan_conv_forward(spec, 2, 17, 13, 2, target), {"x": image, "w": weight, "out": y}, target, 2)
+        run(plan_conv_weight_grad(spec, 2, 17, 13, 2, target), {"x": image, "dy": dy, "dw": dw}, target, 2)
+        results.append((y, dw))
+    for one, other in zip(*results, strict=True):
+        assert np.isfinite(one.astype(np.float32)).all()
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "groups"), [((64, 96), 1, 1), ((32, 48), 3, 1), ((64, 64), 3, 64), ((64, 32), 3, 2)]
+)
+def test_the_bits_of_a_weight_gradient_do_not_depend_on_the_threads(channels, kernel, groups):
+    rng = np.random.default_rng(9)
+    spec = ConvSpec(channels, (kernel, kernel), padding=(kernel // 2,) * 4, groups=groups)
+    x, dy = draw(rng, (4, 28, 28, channels[0]), "f32"), draw(rng, (4, 28, 28, channels[1]), "f32")
+    results = []
+    for threads in (1, 2, 3, 8):
+        dw = poison((channels[1], channels[0] // groups, kernel, kernel), "f32")
+        run(plan_conv_weight_grad(spec, 4, 28, 28, threads, detect()), {"x": x, "dy": dy, "dw": dw}, detect(), threads)
+        results.append(dw)
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
+
+
+@pytest.mark.parametrize("size", [56, 28, 14])
+@pytest.mark.parametrize("channels", [(64, 256), (256, 64)])
+def test_parts_of_a_pointwise_weight_gradient_are_equally_long(size, channels):
+    launch = plan_conv_weight_grad(ConvSpec(channels, (1, 1)), 16, size, size, 2, detect()).launches[0]
+    p = dict(zip(weight_grad.PARAMS, launch.params, strict=False))
+    assert p["pixel_parts"] > 1
+    assert p["images"] * p["out_height"] % p["pixel_parts"] == 0
+
+
 def test_a_convolution_with_an_epilogue(target):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(6)
-    for groups in (1, 2, 32):
-        x, weight = draw(rng, (2, 7, 6, 32), "f32"), draw(rng, (32, 32 // groups, 3, 3), "f32")
+    # The weights of 384 channels are too large to go through for every tile.
+    for channels, groups in ((32, 1), (32, 2), (32, 32), (384, 1)):
+        x, weight = draw(rng, (2, 7, 6, channels), "f32"), draw(rng, (32, channels // groups, 3, 3), "f32")
         arrays = {
             "bias": draw(rng, (32,), "f32"),
             "scale": draw(rng, (84,), "f32"),
             "residual": draw(rng, (84, 32), "f32"),
         }
         total, relu = poison((84, 32), "f32"), poison((84, 32), "f32")
-        spec = ConvSpec((32, 32), (3, 3), padding=(1, 1, 1, 1), groups=groups, epilogue=fused())
+        spec = ConvSpec((channels, 32), (3, 3), padding=(1, 1, 1, 1), groups=groups, epilogue=fused())
         plan = plan_conv_forward(spec, 2, 7, 6, 2, target, epilogue_params=(32,))
         run(plan, {"x": x, "w": weight, **arrays, "sum": total, "relu": relu}, target, 2)
         image = torch.from_numpy(x.astype(np.float64)).permute(0, 3, 1, 2)

@@ -27,7 +27,7 @@ PIPELINE: tuple[Pass, ...] = (
     pin_outputs,
 )
 REQUIRED = frozenset({"decompose", "pin_outputs"})
-SCHEDULED = frozenset({"recompute", "winograd"})
+SCHEDULED = frozenset({"recompute", "statistics", "winograd"})
 """What is restructured when kernels are known (``schedule/``), and can be left out in the same way."""
 
 

@@ -55,7 +55,7 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
     in_place = ci >= FEW_CHANNELS and dtype == COMPUTE[dtype]
     if not in_place:
         image, operand = (n, h + top + bottom, w + left + right), "w:padded"
-        launches.append(pad_image(dtype, "x", (n, h, w), spec.channels[0], spec.padding, threads))
+        launches.append(pad_image(dtype, "x", (n, h, w), spec.channels[0], spec.padding, threads, spec.planes))
         # The last tile of rows may read past the last pixel.
         workspaces[operand] = (n * image[1] * image[2] * spec.channels[0] + tile.height) * tile.itemsize
         top = left = 0
@@ -75,14 +75,16 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
     part = spec.groups * panels * len(taps) * padded_rows * tile.width
     pixels = image[0] * image[1] * image[2] * spec.channels[0]
-    pixel_parts, panel_parts = _parts(image[0] * result[0], panels, spec.groups, pixels, part, threads)
-    panel_parts = divided(panels, panel_parts, products, MOST_PRODUCTS * spec.groups * pixel_parts)
+    rows_of_image = image[0] * result[0]
+    pixel_parts = _pixel_parts(rows_of_image, pixels, part)
+    least = divided(panels, 1, products, MOST_PRODUCTS * spec.groups * pixel_parts)
     # Parts of the pixels take memory: together no more than the image.
-    most_parts = max(pixel_parts, min(image[0] * result[0], pixels // part))
-    pixel_parts = divided(most_parts, pixel_parts, products, MOST_PRODUCTS * spec.groups * panel_parts)
+    most_parts = max(pixel_parts, min(rows_of_image, pixels // part))
+    pixel_parts = divided(most_parts, pixel_parts, products, MOST_PRODUCTS * spec.groups * least)
+    panel_parts = max(least, _panel_parts(panels, spec.groups * pixel_parts, threads))
     # At least one image row of a block; the image and the panel of B share L2.
     row_bytes = result[1] * (spec.channels[0] * spec.stride[0] * spec.stride[1] + tile.width) * tile.itemsize
-    block = max(1, min(BLOCK_BYTES // max(1, row_bytes), -(-image[0] * result[0] // pixel_parts)))
+    block = max(1, min(BLOCK_BYTES // max(1, row_bytes), -(-rows_of_image // pixel_parts)))
     params = (
         *image, spec.channels[0], ci, rows, *result, spec.channels[1], co, co, *spec.stride,
         len(taps), panels, spec.groups, pixel_parts, panel_parts, block, last, shift, *(x for tap in taps for x in tap),
@@ -103,27 +105,36 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
 
 
 def _fold(n: int, h: int, w: int) -> tuple[tuple[int, int, int], tuple[int, int]]:
-    """The pixels of a pointwise convolution as rows of a few hundred."""
+    """The pixels of a pointwise convolution as rows of a few hundred, of which parts take equally many where that is possible."""
     total = n * h * w
-    width = max(d for d in range(1, min(total, 512) + 1) if total % d == 0)
+    widths = [d for d in range(1, min(total, 512) + 1) if total % d == 0]
+    even = ([d for d in widths if d >= 128 and total // d % parts == 0] for parts in (16, 8, 4, 2))
+    width = max(next(filter(None, even), widths))
     if width < w:
         width = w * gcd(n * h, max(1, 512 // w))
     return (1, total // width, width), (total // width, width)
 
 
-def _parts(rows: int, panels: int, groups: int, image: int, part: int, threads: int) -> tuple[int, int]:
-    """Into how many parts to divide the pixels and the panels.
+def _pixel_parts(rows: int, image: int, part: int) -> int:
+    """Into how many parts to divide the image's `rows`, from the sizes alone, so that the bits do not depend on the threads.
 
-    A task per panel reads the whole image (`image` elements); a task per part of the pixels writes a sum of its own
-    (`part` elements) for the second launch to read.
+    A part of the pixels has a sum of its own (`part` elements) for the second launch to read; parts of the panels, which are
+    the alternative, read the whole image (`image` elements) each.
     """
+    for parts in (16, 8):
+        if 128 * parts * part <= image:
+            return min(parts, rows)
+    return min(4, rows) if 3 * image > 8 * part else 1
+
+
+def _panel_parts(panels: int, others: int, threads: int) -> int:
+    """Into how many parts to divide the panels, if there are `others` tasks for each: two tasks for a thread, or more if
+    those do not come out even."""
     if threads == 1:
-        return 1, 1
-    by_pixels, by_panels = min(2 * threads, rows), min(panels, 2 * threads)
-    even = (groups * by_panels) % threads == 0 or groups * by_panels >= 4 * threads
-    if even and image * (by_panels - 1) <= 2 * part * by_pixels:
-        return 1, by_panels
-    return max(1, by_pixels), 1
+        return 1
+    few = -(-2 * threads // others)
+    parts = min(panels, few)
+    return parts if others * parts % threads == 0 else min(panels, 2 * few)
 
 
 @lru_cache(maxsize=64)
@@ -183,6 +194,12 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
             b = c.gep(start, col, memory)
             copy_panel(c, dtype, to, tile.lanes, tile.vectors, b, p["out_pixel"], pixels, left, "%scratch")
             out = c.gep(part, c.mul(i, panel_size), to)
+            # While this panel is worked on, the next one is fetched, and with the last one the image's next rows.
+            more = c.less(c.add(i, 1), end_panel)
+            next_start = c.gep(start, c.mul(first_panel, tile.width), memory)
+            next_start = c.gep(next_start, c.mul(pixels, p["out_pixel"]), memory)
+            following = c.select(more, c.gep(b, tile.width, memory), next_start, "ptr")
+            ahead = c.select(more, 0, c.mul(c.mul(c.mul(count, p["step_y"]), p["width"]), p["pixel"]))
 
             def tap(t: str) -> None:
                 here = c.gep(runs, c.mul(t, per_tap), "i64")
@@ -194,7 +211,12 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
                     to_here = c.gep(out, c.add(c.mul(t, tap_size), c.mul(r, tile.width)), to)
                     stride = c.mul(p["pixel"], p["step_x"])
                     list_ = c.gep(here, 3, "i64")
-                    arguments = f"ptr {list_}, i64 {number}, i64 {c.sub(r, shift)}, i64 {stride}, ptr {to_here}"
+                    line = c.mul(c.add(c.div(r, height), t), 64)  # tiles after each other fetch a line of each pixel
+                    fetched = c.less(line, tile.width * TYPES[dtype])
+                    next_line = c.select(fetched, c.gep(following, line, "i8"), to_here, "ptr")
+                    next_stride = c.select(fetched, c.mul(p["out_pixel"], TYPES[dtype]), 0)
+                    operands = f"ptr {list_}, i64 {number}, i64 {c.sub(r, shift)}, i64 {stride}"
+                    arguments = f"{operands}, i64 {ahead}, ptr {next_line}, i64 {next_stride}, ptr {to_here}"
                     call_tile(c, tile, "panel", left, arguments)
 
                 c.when(c.less(0, number), lambda: c.loop(0, p["rows_in"], tiles, step=height))

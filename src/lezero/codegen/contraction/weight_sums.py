@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from lezero.codegen.contraction.conv_weights import next_tap
 from lezero.codegen.contraction.microkernel import Tile
 from lezero.codegen.contraction.pack import store_as, transpose_slot
 from lezero.codegen.contraction.spec import ELEMENTS_PER_THREAD, tasks_for_elements, useful_threads
-from lezero.codegen.contraction.text import MEMORY, Code, Module, words
+from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch
 from lezero.codegen.target import Target
 
@@ -62,10 +63,9 @@ def emit_sum(out_dtype: str, to: str, lanes: int, target: Target) -> str:
         first = c.add(c.mul(c.rem(panel, p["panels"]), width), c.mul(v, lanes))
         group = c.div(panel, p["panels"])
 
-        def load_row(r: str) -> None:
-            e = c.min(c.add(e0, r), c.sub(p["lines"], 1))
-            place = c.gep(places, c.mul(c.rem(e, p["taps"]), 2), "i64")
-            m = c.add(c.load("i64", c.gep(place, 1, "i64")), c.div(e, p["taps"]))
+        def load_row(r: str, tap: str, channel: str) -> list[Operand]:
+            place = c.gep(places, c.mul(tap, 2), "i64")
+            m = c.add(c.load("i64", c.gep(place, 1, "i64")), channel)
             shifted = c.add(m, c.select(c.less(m, p["last"]), 0, p["shift"]))
             here = c.gep(base, c.mul(c.add(c.load("i64", place), shifted), width), to)
 
@@ -75,8 +75,11 @@ def emit_sum(out_dtype: str, to: str, lanes: int, target: Target) -> str:
 
             total = c.loop(0, p["parts"], add, carried=[("ptr", here), (vector, "zeroinitializer")])[1]
             c.store(vector, total, c.gep(square_slot, c.mul(r, lanes), to), 4)
+            return next_tap(c, tap, channel, p["taps"])
 
-        c.loop(0, lanes, load_row)
+        # Rows that are not filled hold what was there: nobody stores them.
+        first_tap = [("i64", c.rem(e0, p["taps"])), ("i64", c.div(e0, p["taps"]))]
+        c.loop(0, c.min(lanes, c.sub(p["lines"], e0)), load_row, carried=first_tap)
         transpose_slot(c, to, lanes, square_slot)
         mask = c.mask(c.sub(p["lines"], e0), lanes)
 

@@ -16,8 +16,10 @@ that stays in L2; the image, the result and the epilogue are those of the direct
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 
+from lezero.codegen.contraction import statistics
 from lezero.codegen.contraction.conv_weights import pack_weights
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
@@ -41,6 +43,9 @@ DIRECT = 36
 LEAST_CHANNELS = 32
 """With fewer, the transformations cost what the products save."""
 LEAST_PATCHES = 56
+ROWS = 16
+"""Results whose statistics are taken together."""
+BLOCKS_OF_STATISTICS = 8
 BLOCK_BYTES = 480 << 10
 """Transformed patches of a task: with a panel of weights and its products they stay in L2."""
 
@@ -53,8 +58,9 @@ PARAMS = words(
 def suits(spec: ConvSpec, n: int, h: int, w: int) -> bool:
     """Whether the result of a convolution, or its gradient, of `n` images of `h` x `w` pixels is computed this way."""
     same = spec.kernel == (3, 3) and spec.stride == spec.dilation == (1, 1) and spec.groups == 1
+    even = h % 2 == w % 2 == 0
     return (
-        spec.minimal and same and not spec.planar and spec.dtype == "f32" and min(spec.channels) >= LEAST_CHANNELS
+        spec.minimal and (even or not spec.statistics) and same and not spec.planar and spec.dtype == "f32" and min(spec.channels) >= LEAST_CHANNELS
         and n * -(-h // 2) * -(-w // 2) >= LEAST_PATCHES
     )  # fmt: skip
 
@@ -71,7 +77,15 @@ def plan_forward(
     )  # fmt: skip
     top, left, _, _ = spec.padding
     result = spec.out_size(h, w)
-    return _plan(packed, "x", (n, h, w), ci, co, result, (top, left), spec.tail, tile, threads, epilogue_params)
+    plan = _plan(
+        packed, "x", (n, h, w), ci, co, result, (top, left), spec.tail, tile, threads, epilogue_params, spec.statistics
+    )
+    if spec.statistics:
+        p = dict(zip(PARAMS, plan.launches[-1].params))
+        pixels = n * result[0] * result[1]
+        plan.launches.append(statistics.join(tile, pixels, 4 * p["block"], 1, co, p["panels"], threads))
+        plan.workspaces["w:parts"] = p["blocks"] * 2 * p["panels"] * tile.width * tile.itemsize
+    return plan
 
 
 def plan_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target) -> Plan:
@@ -92,14 +106,14 @@ def plan_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target
 def _plan(
     packed: tuple[Launch, int], operand: str, image: tuple[int, int, int], depth: int, columns: int,
     result: tuple[int, int], padding: tuple[int, int], tail: Epilogue, tile: Tile, threads: int,
-    epilogue_params: tuple[int, ...],
+    epilogue_params: tuple[int, ...], sums: bool = False,
 ) -> Plan:  # fmt: skip
     launch, bytes = packed
     down, across = -(-result[0] // 2), -(-result[1] // 2)
     patches = image[0] * down * across
     products = patches * DIRECT * depth * columns
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
-    block = _block(tile, depth, patches, threads)
+    block = _block(tile, depth, patches, BLOCKS_OF_STATISTICS if sums else 1 if threads == 1 else 4 * threads)
     blocks = -(-patches // block)
     plane = block * depth + tile.lanes  # planes a multiple of 4 KiB apart would share the same few lines of L1
     params = (
@@ -107,18 +121,18 @@ def _plan(
         *epilogue_params,
     )  # fmt: skip
     tasks = tasks_for_products(blocks, products, threads, each=16)
-    names = (operand, "w:points", *tail.names)
+    names = (operand, "w:points", *tail.names, *["w:parts"] * sums)
     weights = _transform_weights(tile, depth, params[PARAMS.index("panels")], threads)
     return Plan(
-        [launch, weights, Launch(_source(tail, tile), names, params, tasks)],
+        [launch, weights, Launch(_source(tail, tile, sums), names, params, tasks)],
         {"w:weights": bytes, "w:points": bytes // 9 * POINTS},
     )
 
 
-def _block(tile: Tile, depth: int, patches: int, threads: int) -> int:
-    """Patches of a task, in whole tiles."""
+def _block(tile: Tile, depth: int, patches: int, wanted: int) -> int:
+    """Patches of a block, in whole tiles, if there are to be at least `wanted` blocks."""
     fit = max(1, BLOCK_BYTES // (POINTS * depth * tile.itemsize * tile.height))
-    shared = max(1, patches // (tile.height * (1 if threads == 1 else 4 * threads)))
+    shared = max(1, patches // (tile.height * wanted))
     return min(fit, shared, 16) * tile.height
 
 
@@ -162,19 +176,19 @@ def _emit_weights(tile: Tile, target: Target) -> str:
 
 
 @lru_cache(maxsize=256)
-def _source(tail: Epilogue, tile: Tile) -> KernelSource:
-    key = f"winograd {tile} {tail.key()}"
+def _source(tail: Epilogue, tile: Tile, sums: bool) -> KernelSource:
+    key = f"winograd {tile} {tail.key()}{' statistics' if sums else ''}"
     return KernelSource(
-        "winograd", key, lambda target: _emit(tail, tile, target), scratch=lambda p: layout(tile, p)[-1]
+        "winograd", key, lambda target: _emit(tail, tile, sums, target), scratch=lambda p: layout(tile, p)[-1]
     )
 
 
 def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
-    """Byte offsets in scratch, after the transformed patches: their products, a row of results, zeros, table; the end."""
+    """Byte offsets in scratch, after the transformed patches: their products, rows of results, zeros, table; the end."""
     p = dict(zip(PARAMS, params))
     products = POINTS * p["plane"] * tile.itemsize
     rows = products + POINTS * _product_plane(tile, p["block"]) * tile.itemsize
-    zeros = rows + tile.width * tile.itemsize
+    zeros = rows + ROWS * tile.width * tile.itemsize
     table = zeros + (p["depth"] * tile.itemsize + 63) // 64 * 64
     return products, rows, zeros, table, table + POINTS * (p["block"] // tile.height) * entry_words(tile) * 8
 
@@ -183,7 +197,7 @@ def _product_plane(tile: Tile, block: int) -> int:
     return block * tile.width + tile.lanes
 
 
-def _emit(tail: Epilogue, tile: Tile, target: Target) -> str:
+def _emit(tail: Epilogue, tile: Tile, sums: bool, target: Target) -> str:
     module = Module(target)
     emit_rows_tiles(module, tile)
     c = Code(module)
@@ -192,12 +206,14 @@ def _emit(tail: Epilogue, tile: Tile, target: Target) -> str:
     to, height = tile.type, tile.height
     epilogue = Emitter(c, tail, tile.lanes, first_buffer=2, first_param=len(PARAMS))
     math = Adding(c, tile)
+    found = statistics.Block(c, replace(tile, height=ROWS)) if sums else None
+    parts = c.buffer(2 + len(tail.names)) if sums else ""
 
     # The same layout as `layout`, with sizes in registers.
     product_plane = c.add(c.mul(p["block"], tile.width), tile.lanes)
     products = c.gep("%scratch", c.mul(p["plane"], POINTS), to)
     rows = c.gep(products, c.mul(product_plane, POINTS), to)
-    zeros = c.gep(rows, tile.width, to)
+    zeros = c.gep(rows, ROWS * tile.width, to)
     table = c.gep(zeros, c.round_up(c.mul(p["depth"], tile.itemsize), 64), "i8")
     tiles = c.div(p["block"], height)
     point_size = c.mul(p["depth"], tile.width)
@@ -233,7 +249,7 @@ def _emit(tail: Epilogue, tile: Tile, target: Target) -> str:
 
         c.over_vectors(p["depth"], tile.lanes, channels)
 
-    def back(t: str, n: str, y: str, x: str, col: Operand) -> None:
+    def back(t: str, n: str, y: str, x: str, col: Operand, count: Operand) -> None:
         """The results of one patch, A' m A, for a panel of columns."""
         start = c.gep(products, c.mul(t, tile.width), to)
         results: list[list[str]] = [[] for _ in range(4)]
@@ -265,6 +281,16 @@ def _emit(tail: Epilogue, tile: Tile, target: Target) -> str:
             inside = c.value(f"and i1 {c.less(here_y, p['result_height'])}, {c.less(here_x, p['result_width'])}")
             pixel = c.add(c.mul(c.add(c.mul(n, p["result_height"]), here_y), p["result_width"]), here_x)
             c.when(inside, partial(put, pixel, results[k]))
+        if found:
+            # All four are inside then.
+            number = c.value(f"and i64 {t}, {ROWS // 4 - 1}")
+            for k, vectors in enumerate(results):
+                for v, value in enumerate(vectors):
+                    math.store(value, rows, c.add(c.mul(number, 4 * tile.width), k * tile.width + v * tile.lanes))
+            full = c.value(f"icmp eq i64 {number}, {ROWS // 4 - 1}")
+            complete = c.value(f"or i1 {full}, {c.less(c.sub(count, 2), t)}")
+            there, before = c.mul(c.add(number, 1), 4), c.mul(c.sub(t, number), 4)
+            c.when(complete, lambda: found.add(rows, tile.width, there, before))
 
     def item(i: str) -> None:
         first = c.mul(i, p["block"])
@@ -289,7 +315,13 @@ def _emit(tail: Epilogue, tile: Tile, target: Target) -> str:
 
             c.loop(0, POINTS, point)
             col = c.mul(number, tile.width)
-            over_patches(c, p, count, corner, lambda t, n, y, x: back(t, n, y, x, col))
+            if found:
+                found.clear()
+            over_patches(c, p, count, corner, lambda t, n, y, x: back(t, n, y, x, col, count))
+            if found:
+                line = c.mul(p["panels"], tile.width)
+                means = c.gep(parts, c.add(c.mul(c.mul(i, 2), line), col), to)
+                found.put(means, c.gep(means, line, to))
 
         c.loop(0, p["panels"], panel)
 
