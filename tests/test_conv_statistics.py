@@ -46,6 +46,19 @@ def test_sums_and_squared_distances_are_those_of_the_result(target, channels, ke
         assert np.abs(squares - gaps).max() <= 8 * unit * np.square(flat).sum(0).max()
 
 
+@pytest.mark.parametrize(("size", "filtered"), [((14, 16), True), ((13, 16), False), ((16, 15), False)])
+def test_minimal_filtering_gives_them_for_images_of_whole_patches(target, size, filtered):
+    rng = np.random.default_rng(4)
+    spec = ConvSpec((32, 40), (3, 3), padding=(1,) * 4, statistics=True, minimal=True)
+    plan = plan_conv_forward(spec, 5, *size, 2, target)
+    assert any(launch.source.name == "winograd" for launch in plan.launches) == filtered
+    x, weight = draw(rng, (5, *size, 32), "f32") + 3, draw(rng, (40, 32, 3, 3), "f32")
+    y, sums, squares = statistics(spec, x, weight, target, 2)
+    flat = y.reshape(-1, 40).astype(np.float64)
+    np.testing.assert_allclose(sums, flat.sum(0), atol=1e-6 * np.abs(flat).sum(0).max())
+    np.testing.assert_allclose(squares, np.square(flat - flat.mean(0)).sum(0), rtol=1e-5)
+
+
 def test_a_large_mean_does_not_swallow_the_variance():
     rng = np.random.default_rng(1)
     x = (1000 + rng.standard_normal((8, 28, 28, 32))).astype(np.float32)
@@ -58,10 +71,11 @@ def test_a_large_mean_does_not_swallow_the_variance():
     np.testing.assert_allclose(squares, np.square(flat - flat.mean(0)).sum(0), rtol=1e-5)
 
 
-def test_their_bits_do_not_depend_on_the_threads():
+@pytest.mark.parametrize("minimal", [False, True])
+def test_their_bits_do_not_depend_on_the_threads(minimal):
     rng = np.random.default_rng(2)
     x, weight = draw(rng, (4, 14, 14, 64), "f32"), draw(rng, (96, 64, 3, 3), "f32")
-    spec = ConvSpec((64, 96), (3, 3), padding=(1,) * 4, statistics=True)
+    spec = ConvSpec((64, 96), (3, 3), padding=(1,) * 4, statistics=True, minimal=minimal)
     first, *others = (statistics(spec, x, weight, detect(), threads) for threads in (1, 2, 3, 8))
     for other in others:
         for a, b in zip(first, other, strict=True):

@@ -184,11 +184,11 @@ def _source(tail: Epilogue, tile: Tile, sums: bool) -> KernelSource:
 
 
 def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
-    """Byte offsets in scratch, after the transformed patches: their products, rows of results, zeros, table; the end."""
+    """Byte offsets in scratch, after the transformed patches: their products, a row of results, rows kept for statistics, zeros, table; the end."""
     p = dict(zip(PARAMS, params))
     products = POINTS * p["plane"] * tile.itemsize
     rows = products + POINTS * _product_plane(tile, p["block"]) * tile.itemsize
-    zeros = rows + ROWS * tile.width * tile.itemsize
+    zeros = rows + (1 + ROWS) * tile.width * tile.itemsize
     table = zeros + (p["depth"] * tile.itemsize + 63) // 64 * 64
     return products, rows, zeros, table, table + POINTS * (p["block"] // tile.height) * entry_words(tile) * 8
 
@@ -213,7 +213,8 @@ def _emit(tail: Epilogue, tile: Tile, sums: bool, target: Target) -> str:
     product_plane = c.add(c.mul(p["block"], tile.width), tile.lanes)
     products = c.gep("%scratch", c.mul(p["plane"], POINTS), to)
     rows = c.gep(products, c.mul(product_plane, POINTS), to)
-    zeros = c.gep(rows, ROWS * tile.width, to)
+    kept = c.gep(rows, tile.width, to)
+    zeros = c.gep(kept, ROWS * tile.width, to)
     table = c.gep(zeros, c.round_up(c.mul(p["depth"], tile.itemsize), 64), "i8")
     tiles = c.div(p["block"], height)
     point_size = c.mul(p["depth"], tile.width)
@@ -286,11 +287,11 @@ def _emit(tail: Epilogue, tile: Tile, sums: bool, target: Target) -> str:
             number = c.value(f"and i64 {t}, {ROWS // 4 - 1}")
             for k, vectors in enumerate(results):
                 for v, value in enumerate(vectors):
-                    math.store(value, rows, c.add(c.mul(number, 4 * tile.width), k * tile.width + v * tile.lanes))
+                    math.store(value, kept, c.add(c.mul(number, 4 * tile.width), k * tile.width + v * tile.lanes))
             full = c.value(f"icmp eq i64 {number}, {ROWS // 4 - 1}")
             complete = c.value(f"or i1 {full}, {c.less(c.sub(count, 2), t)}")
             there, before = c.mul(c.add(number, 1), 4), c.mul(c.sub(t, number), 4)
-            c.when(complete, lambda: found.add(rows, tile.width, there, before))
+            c.when(complete, lambda: found.add(kept, tile.width, there, before))
 
     def item(i: str) -> None:
         first = c.mul(i, p["block"])
