@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,7 @@ from lezero.codegen.contraction import (
     plan_conv_input_grad,
     plan_conv_weight_grad,
     plan_matmul,
+    weight_grad,
 )
 from lezero.codegen.launch import Plan
 from lezero.codegen.target import TARGETS, Target
@@ -282,6 +285,19 @@ CONVS = {  # in, out, kernel, stride, padding (top, left, bottom, right), dilati
     "wide padding": (16, 16, (3, 3), (2, 2), (4, 5, 3, 4), (1, 1), 1, 1, 4, 5),
 }
 
+MINIMAL = {  # computed by minimal filtering
+    "even": (32, 32, (1, 1, 1, 1), 2, 14, 12),
+    "odd": (33, 70, (1, 1, 1, 1), 3, 15, 9),
+    "many channels": (80, 50, (1, 1, 1, 1), 2, 11, 13),
+    "no padding": (40, 48, (0, 0, 0, 0), 2, 13, 14),
+    "uneven padding": (32, 100, (2, 0, 1, 2), 4, 8, 9),
+    "far beyond the edge": (32, 40, (3, 4, 0, 3), 5, 7, 6),
+}
+CONVS |= {
+    f"minimal: {name}": (c, o, (3, 3), (1, 1), padding, (1, 1), 1, n, h, w)
+    for name, (c, o, padding, n, h, w) in MINIMAL.items()
+}
+
 
 OTHER_DTYPES = ["uneven", "first layer", "groups", "strided depthwise"]
 
@@ -294,7 +310,8 @@ def test_convolutions_and_both_gradients(target, name, dtype):
     rng = np.random.default_rng(5)
     c, o, kernel, stride, padding, dilation, groups, n, h, w = CONVS[name]
     top, left, bottom, right = padding
-    spec = ConvSpec((c, o), kernel, stride, padding, dilation, groups, dtype, dtype)
+    minimal = name.startswith("minimal")
+    spec = ConvSpec((c, o), kernel, stride, padding, dilation, groups, dtype, dtype, minimal=minimal)
     x, weight = draw(rng, (n, h, w, c), dtype), draw(rng, (o, c // groups, *kernel), dtype)
     dy = draw(rng, (n, *spec.out_size(h, w), o), dtype)
 
@@ -309,26 +326,104 @@ def test_convolutions_and_both_gradients(target, name, dtype):
 
     threads = list(CONVS).index(name) % 3 + 1
     y, dx, dw = poison(dy.shape, dtype), poison(x.shape, dtype), poison(weight.shape, dtype)
-    run(plan_conv_forward(spec, n, h, w, threads, target), {"x": x, "w": weight, "out": y}, target, threads)
+    for make, arrays in (
+        (plan_conv_forward, {"x": x, "w": weight, "out": y}),
+        (plan_conv_input_grad, {"dy": dy, "w": weight, "dx": dx}),
+        (plan_conv_weight_grad, {"dy": dy, "x": x, "dw": dw}),
+    ):
+        plan = make(spec, n, h, w, threads, target)
+        assert any("winograd" in launch.source.name for launch in plan.launches) == minimal
+        run(plan, arrays, target, threads)
     close(y, expected.detach().permute(0, 2, 3, 1).numpy(), dtype)
-    run(plan_conv_input_grad(spec, n, h, w, threads, target), {"dy": dy, "w": weight, "dx": dx}, target, threads)
     close(dx, image.grad.permute(0, 2, 3, 1).numpy(), dtype)
-    run(plan_conv_weight_grad(spec, n, h, w, threads, target), {"dy": dy, "x": x, "dw": dw}, target, threads)
     close(dw, filters.grad.numpy(), dtype)
+
+
+def test_minimal_filtering_has_an_epilogue_and_the_same_sums_for_any_number_of_threads(target):
+    rng = np.random.default_rng(6)
+    x, weight = draw(rng, (3, 9, 14, 32), "f32"), draw(rng, (40, 32, 3, 3), "f32")
+    arrays = {
+        "bias": draw(rng, (40,), "f32"),
+        "scale": draw(rng, (378,), "f32"),
+        "residual": draw(rng, (378, 40), "f32"),
+    }
+    spec = ConvSpec((32, 40), (3, 3), padding=(1, 1, 1, 1))
+    plain = poison((378, 40), "f32")
+    run(plan_conv_forward(spec, 3, 9, 14, 2, target), {"x": x, "w": weight, "out": plain}, target, 2)
+    expected = (plain.astype(np.float64) + arrays["bias"]) * arrays["scale"][:, None] + arrays["residual"]
+    filtered = replace(spec, minimal=True, epilogue=fused())
+    results, gradients = [], []
+    for threads in (1, 2, 3):
+        total, relu, dw = poison((378, 40), "f32"), poison((378, 40), "f32"), poison(weight.shape, "f32")
+        plan = plan_conv_forward(filtered, 3, 9, 14, threads, target, epilogue_params=(40,))
+        run(plan, {"x": x, "w": weight, **arrays, "sum": total, "relu": relu}, target, threads)
+        close(total, expected, "f32")
+        close(relu, np.maximum(expected, 0), "f32")
+        plan = plan_conv_weight_grad(filtered, 3, 9, 14, threads, target)
+        run(plan, {"x": x, "dy": plain, "dw": dw}, target, threads)
+        results.append(total)
+        gradients.append(dw)
+    for several in (results, gradients):
+        assert all(np.array_equal(several[0], other) for other in several[1:])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_an_image_of_few_channels_may_lie_in_planes(target, dtype):
+    rng = np.random.default_rng(10)
+    spec = ConvSpec((3, 32), (3, 5), (2, 1), (1, 0, 2, 3), dtype=dtype, out_dtype=dtype)
+    x, weight = draw(rng, (2, 17, 13, 3), dtype), draw(rng, (32, 3, 3, 5), dtype)
+    dy = draw(rng, (2, *spec.out_size(17, 13), 32), dtype)
+    results = []
+    for planes in (False, True):
+        y, dw = poison(dy.shape, dtype), poison(weight.shape, dtype)
+        image = np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if planes else x
+        spec = replace(spec, planes=planes)
+        run(plan_conv_forward(spec, 2, 17, 13, 2, target), {"x": image, "w": weight, "out": y}, target, 2)
+        run(plan_conv_weight_grad(spec, 2, 17, 13, 2, target), {"x": image, "dy": dy, "dw": dw}, target, 2)
+        results.append((y, dw))
+    for one, other in zip(*results, strict=True):
+        assert np.isfinite(one.astype(np.float32)).all()
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "groups"), [((64, 96), 1, 1), ((32, 48), 3, 1), ((64, 64), 3, 64), ((64, 32), 3, 2)]
+)
+def test_the_bits_of_a_weight_gradient_do_not_depend_on_the_threads(channels, kernel, groups):
+    rng = np.random.default_rng(9)
+    spec = ConvSpec(channels, (kernel, kernel), padding=(kernel // 2,) * 4, groups=groups)
+    x, dy = draw(rng, (4, 28, 28, channels[0]), "f32"), draw(rng, (4, 28, 28, channels[1]), "f32")
+    results = []
+    for threads in (1, 2, 3, 8):
+        dw = poison((channels[1], channels[0] // groups, kernel, kernel), "f32")
+        run(plan_conv_weight_grad(spec, 4, 28, 28, threads, detect()), {"x": x, "dy": dy, "dw": dw}, detect(), threads)
+        results.append(dw)
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
+
+
+@pytest.mark.parametrize("size", [56, 28, 14])
+@pytest.mark.parametrize("channels", [(64, 256), (256, 64)])
+def test_parts_of_a_pointwise_weight_gradient_are_equally_long(size, channels):
+    launch = plan_conv_weight_grad(ConvSpec(channels, (1, 1)), 16, size, size, 2, detect()).launches[0]
+    p = dict(zip(weight_grad.PARAMS, launch.params, strict=False))
+    assert p["pixel_parts"] > 1
+    assert p["images"] * p["out_height"] % p["pixel_parts"] == 0
 
 
 def test_a_convolution_with_an_epilogue(target):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(6)
-    for groups in (1, 2, 32):
-        x, weight = draw(rng, (2, 7, 6, 32), "f32"), draw(rng, (32, 32 // groups, 3, 3), "f32")
+    # The weights of 384 channels are too large to go through for every tile.
+    for channels, groups in ((32, 1), (32, 2), (32, 32), (384, 1)):
+        x, weight = draw(rng, (2, 7, 6, channels), "f32"), draw(rng, (32, channels // groups, 3, 3), "f32")
         arrays = {
             "bias": draw(rng, (32,), "f32"),
             "scale": draw(rng, (84,), "f32"),
             "residual": draw(rng, (84, 32), "f32"),
         }
         total, relu = poison((84, 32), "f32"), poison((84, 32), "f32")
-        spec = ConvSpec((32, 32), (3, 3), padding=(1, 1, 1, 1), groups=groups, epilogue=fused())
+        spec = ConvSpec((channels, 32), (3, 3), padding=(1, 1, 1, 1), groups=groups, epilogue=fused())
         plan = plan_conv_forward(spec, 2, 7, 6, 2, target, epilogue_params=(32,))
         run(plan, {"x": x, "w": weight, **arrays, "sum": total, "relu": relu}, target, 2)
         image = torch.from_numpy(x.astype(np.float64)).permute(0, 3, 1, 2)

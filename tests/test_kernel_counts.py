@@ -68,6 +68,19 @@ def test_a_convolution_with_bias_and_relu_is_one_kernel():
     assert kernels(lambda: F.relu(F.conv2d(packed, again, normal(16), padding=1))) == 1
 
 
+def test_a_first_layer_reads_its_image_as_it_lies():
+    x, w = normal(2, 3, 16, 16), normal(32, 3, 3, 3)
+    assert kernels(lambda: F.conv2d(x, w, stride=2, padding=1)) == 1
+    dy = normal(2, 32, 8, 8).contiguous()
+    w.requires_grad_()
+
+    def gradient():
+        F.conv2d(x, w, stride=2, padding=1).backward(dy)
+        return w.grad
+
+    assert kernels(gradient) == 2  # one brings dy to channels-last
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -499,6 +499,17 @@ def test_a_hyper_parameter_that_is_no_number_is_named(name):
         make([nn.Parameter(ones(2))], weight_decay=math.nan)
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_hyper_parameter_of_a_group_is_looked_at_too(name):
+    groups = [{"params": [nn.Parameter(ones(2))]}, {"params": [nn.Parameter(ones(2))], "lr": "0.1"}]
+    with pytest.raises(TypeError, match=rf"^{name}, parameter group 1: lr is a number, got '0.1'$"):
+        getattr(optim, name)(groups)
+    optimizer = getattr(optim, name)([nn.Parameter(ones(2))])
+    with pytest.raises(ValueError, match=rf"^{name}, parameter group 1: weight_decay must not be negative, got -1$"):
+        optimizer.add_param_group({"params": [nn.Parameter(ones(2))], "weight_decay": -1})
+    assert len(optimizer.param_groups) == 1
+
+
 @pytest.mark.parametrize("betas", [0.9, (0.9,), ("0.9", 0.9)])
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "Lion", "LAMB"])
 def test_what_cannot_be_betas_is_named(name, betas):

@@ -31,6 +31,7 @@ def test_a_profile_has_a_row_for_each_kernel(tmp_path):
         run = next(r for r in runs if r["name"] == f"run {e['args']['run']}")
         assert e["ph"] == "X" and run["ts"] <= e["ts"] and e["ts"] + e["dur"] <= run["ts"] + run["dur"] + 1e-3
     assert {e["tid"] for e in kernels + runs} <= {e["tid"] for e in trace if e["name"] == "thread_name"}
+    assert sum(run["args"]["kernels"] for run in runs) == len(kernels)
 
 
 def profiled(function):

@@ -15,6 +15,7 @@ from lezero.passes import pipeline
 from lezero.passes.pipeline import PIPELINE, REQUIRED, SCHEDULED
 from lezero.runtime import run
 from lezero.schedule import recompute
+from lezero.schedule.contractions import Contracted
 
 OPTIONAL = sorted({p.__name__ for p in PIPELINE} - REQUIRED | SCHEDULED)
 ALL = ",".join(f"-{name}" for name in OPTIONAL)
@@ -108,9 +109,15 @@ def with_epilogues(schedule):
     return sum(g.kind == "contraction" and len(g.nodes) > 1 for g in schedule.grouping.groups)
 
 
+def contracted(schedule):
+    return [s.what for steps in schedule.steps for s in steps if isinstance(s.what, Contracted)]
+
+
 FEWER = {
     "layout": follows,
     "epilogue": with_epilogues,
+    "statistics": lambda s: sum(len(what.sums) for what in contracted(s)),
+    "winograd": lambda s: sum(getattr(what.spec, "minimal", False) for what in contracted(s)),
     "see_through": lambda s: len(s.grouping._sunk),
     "recompute": lambda s: len(s.recomputed),
     "share": lambda s: len(s.shared),

@@ -42,8 +42,8 @@ def launches(made):
         for step in steps:
             if isinstance(step.what, Contracted):
                 plan = step.what.plan((), made.threads, made.target)
-                copied = max(plan.workspaces.values(), default=0) // 4
                 for launch in plan.launches:
+                    copied = max(plan.workspaces.get(name, 0) for name in launch.operands) // 4
                     if launch.source.name.endswith((".weights", ".sum", ".pad")):
                         yield launch.source.name, launch.tasks, copied, MOST_ELEMENTS
                     else:
@@ -106,7 +106,7 @@ CASES = {
     "max_pool": lambda: op("max_pool", (1, 1, 8192, 8192), kernel=(63, 63), stride=(1, 1)),
     "max_pool of long rows": lambda: op("max_pool", (1, 1, 4, 10_000_000), kernel=(3, 3), stride=(1, 1), padding=(1, 1)),
     "avg_pool": lambda: op("avg_pool", (1, 1, 8192, 8192), kernel=(63, 63), stride=(1, 1)),
-    "searchsorted": lambda: op("sum", (20_000_000_000 // 100_000, 100_000), axes=(1,)),
+    "sum of very many rows": lambda: op("sum", (20_000_000_000 // 100_000, 100_000), axes=(1,)),
     "dot": lambda: op("dot", (8192, 8192), (8192, 8192)),
     "dot of few long rows": lambda: op("dot", (256, 100_000), (100_000, 65_536)),
     "dot with a long reduction": lambda: op("dot", (16, 30_000_000), (30_000_000, 16)),

@@ -347,3 +347,13 @@ def test_copies_and_pickles_are_independent():
         with lz.no_grad():
             other.zero_()
         np.testing.assert_array_equal(x.numpy(), A)
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_searchsorted_bisects_any_number_of_values(right):
+    seen = lz.tensor([-1.0, 0.0, 1.0, 2.5, 40.0, np.nan])
+    with lz.no_grad():
+        for n in [*range(20), 31, 32, 33, 1000]:
+            ordered = np.sort(np.random.default_rng(n).integers(0, 3 + n // 2, n)).astype(np.float32)
+            ours = lz.searchsorted(lz.tensor(ordered), seen, right=right)
+            np.testing.assert_array_equal(ours, np.searchsorted(ordered, seen, side="right" if right else "left"))

@@ -243,11 +243,13 @@ class profile:
             {"name": "thread_name", "ph": "M", "pid": 0, "tid": t, "args": {"name": name}} for t, name in names.items()
         ]
         events.append({"name": "process_name", "ph": "M", "pid": 0, "tid": 0, "args": {"name": "LeZero"}})
-        runs: dict[int, tuple[int, int]] = {}
+        runs: dict[int, list[Event]] = {}
         for e in self.events:
-            first, last = runs.get(e.run, (e.start, e.end))
-            runs[e.run] = min(first, e.start), max(last, e.end)
-        events += [self._span(f"run {k}", first, last, 0, {}) for k, (first, last) in runs.items()]
+            runs.setdefault(e.run, []).append(e)
+        events += [
+            self._span(f"run {k}", min(e.start for e in of), max(e.end for e in of), 0, {"kernels": len(of)})
+            for k, of in runs.items()
+        ]
         machine = limits()
         events += [self._span(e.name, e.start, e.end, 1 + t, _facts(e, machine)) for e, t in zip(self.events, tracks)]
         Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")

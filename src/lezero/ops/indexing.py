@@ -16,7 +16,7 @@ from lezero.graph.dim import same
 from lezero.graph.dtype import int64
 from lezero.ops.base import Composite, Opaque, View, broadcast_shapes, op
 from lezero.ops.comparison import where
-from lezero.ops.creation import arange, number_of, zeros_like
+from lezero.ops.creation import arange, full, number_of, zeros_like
 from lezero.ops.rules import along, count, narrow, shown, unsqueeze
 from lezero.ops.shaping import expand, reshape
 from lezero.ops.slicing import both
@@ -411,15 +411,21 @@ class one_hot(Composite):
 def searchsorted(ordered: Any, values: Any, right: bool = False) -> Any:
     """For each value the first position in a 1-D ascending tensor before which it can be inserted (int64).
 
-    Counted, not searched for: one fused pass over ``len(ordered) * len(values)`` comparisons.
+    Bisection: as many reads for each value as the largest position has bits.
     """
-    from lezero.ops.reduce import sum
-
     if len(ordered.shape) != 1:
         raise ValueError(f"searchsorted: the ordered values must be 1-D, got shape {shown(ordered.shape)}")
-    rank = len(values.shape)
-    before, value = along(ordered, rank, rank + 1), unsqueeze(values, rank)
-    return sum(before <= value if right else before < value, axes=(rank,), keepdim=False)
+    n = ordered.shape[0]
+    first = full(shape=tuple(values.shape), value=0, dtype=int64, like=values)
+    last, reach = first + number_of(first, n), 1
+    while reach <= n:
+        reach *= 2
+        middle = (first + last) // 2
+        seen = take(ordered, where(middle < last, middle, 0), axis=0)
+        before = ~(seen > values) if right else ~(seen >= values)  # of a NaN too: it belongs at the end
+        before = before & (middle < last)
+        first, last = where(before, middle + 1, first), where(before, last, middle)
+    return first
 
 
 def masked_scatter(x: Any, mask: Any, source: Any) -> Any:

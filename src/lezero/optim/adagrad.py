@@ -49,8 +49,6 @@ class Adagrad(Optimizer):
         *,
         maximize: bool = False,
     ):
-        not_negative("Adagrad", lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps)
-        not_negative("Adagrad", initial_accumulator_value=initial_accumulator_value)
         super().__init__(
             params,
             {
@@ -62,6 +60,9 @@ class Adagrad(Optimizer):
                 "maximize": maximize,
             },
         )
+
+    def _check(self, name: str, group: dict[str, Any]) -> None:
+        not_negative(name, group, "lr", "lr_decay", "weight_decay", "eps", "initial_accumulator_value")
 
     @no_grad()
     def step(self, closure: Any = None) -> Any:

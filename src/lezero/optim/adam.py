@@ -64,9 +64,6 @@ class Adam(Optimizer):
         *,
         maximize: bool = False,
     ):
-        name = type(self).__name__
-        not_negative(name, lr=lr, eps=eps, weight_decay=weight_decay)
-        two_betas(name, betas)
         super().__init__(
             params,
             {
@@ -78,6 +75,10 @@ class Adam(Optimizer):
                 "maximize": maximize,
             },
         )
+
+    def _check(self, name: str, group: dict[str, Any]) -> None:
+        not_negative(name, group, "lr", "eps", "weight_decay")
+        two_betas(name, group["betas"])
 
     @no_grad()
     def step(self, closure: Any = None) -> Any:

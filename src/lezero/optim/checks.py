@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
-def not_negative(optimizer: str, **values: Any) -> None:
+def not_negative(optimizer: str, group: Mapping[str, Any], *names: str) -> None:
     """Raise, naming the hyper-parameter, for one that is no number (TypeError), or negative or NaN (ValueError)."""
-    for key, value in values.items():
+    for key in names:
+        value = group[key]
         if not _holds(lambda v=value: v >= 0.0, f"{optimizer}: {key} is a number, got {value!r}"):
             raise ValueError(f"{optimizer}: {key} must not be negative, got {value}")
 

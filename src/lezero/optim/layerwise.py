@@ -40,9 +40,11 @@ class Lion(Optimizer):
         *,
         maximize: bool = False,
     ):
-        not_negative("Lion", lr=lr, weight_decay=weight_decay)
-        two_betas("Lion", betas)
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize})
+
+    def _check(self, name: str, group: dict[str, Any]) -> None:
+        not_negative(name, group, "lr", "weight_decay")
+        two_betas(name, group["betas"])
 
     @no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -96,11 +98,13 @@ class LAMB(Optimizer):
         *,
         maximize: bool = False,
     ):
-        not_negative("LAMB", lr=lr, eps=eps, weight_decay=weight_decay)
-        two_betas("LAMB", betas)
         super().__init__(
             params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
         )
+
+    def _check(self, name: str, group: dict[str, Any]) -> None:
+        not_negative(name, group, "lr", "eps", "weight_decay")
+        two_betas(name, group["betas"])
 
     @no_grad()
     def step(self, closure: Any = None) -> Any:

@@ -75,6 +75,8 @@ class Optimizer(SpeltArguments):
         groups = list(params)
         if not groups:
             raise ValueError(f"{type(self).__name__}: got an empty list of parameters")
+        if not any(value is required for value in defaults.values()):
+            self._check(type(self).__name__, defaults)
         if not isinstance(groups[0], dict):
             groups = [{"params": groups}]
         for group in groups:
@@ -170,6 +172,7 @@ class Optimizer(SpeltArguments):
             if default is required and key not in group:
                 raise ValueError(f"{name}: a parameter group without {key!r}")
             group.setdefault(key, default)
+        self._check(f"{name}, parameter group {len(self.param_groups)}", group)
         taken = {id(p) for g in self.param_groups for p in g["params"]}
         ids = [id(p) for p in params]
         if len(set(ids)) != len(ids):
@@ -179,6 +182,9 @@ class Optimizer(SpeltArguments):
         if not taken.isdisjoint(ids):
             raise ValueError(f"{name}: a parameter appears in two groups")
         self.param_groups.append(group)
+
+    def _check(self, name: str, group: dict[str, Any]) -> None:
+        """Raise for hyper-parameters that cannot be; the message begins with `name`."""
 
     # -- state --------------------------------------------------------------------------------------------------
 

@@ -63,7 +63,6 @@ class RMSprop(Optimizer):
         *,
         maximize: bool = False,
     ):
-        not_negative("RMSprop", lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
         super().__init__(
             params,
             {
@@ -76,6 +75,9 @@ class RMSprop(Optimizer):
                 "maximize": maximize,
             },
         )
+
+    def _check(self, name: str, group: dict[str, Any]) -> None:
+        not_negative(name, group, "lr", "alpha", "eps", "weight_decay", "momentum")
 
     @no_grad()
     def step(self, closure: Any = None) -> Any:

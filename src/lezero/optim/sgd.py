@@ -52,11 +52,6 @@ class SGD(Optimizer):
         *,
         maximize: bool = False,
     ):
-        not_negative("SGD", lr=lr, momentum=momentum, weight_decay=weight_decay)
-        if nesterov and (momentum <= 0 or dampening != 0):
-            raise ValueError(
-                f"SGD: nesterov needs a momentum and no dampening, got momentum={momentum}, dampening={dampening}"
-            )
         super().__init__(
             params,
             {
@@ -68,6 +63,14 @@ class SGD(Optimizer):
                 "maximize": maximize,
             },
         )
+
+    def _check(self, name: str, group: dict[str, Any]) -> None:
+        not_negative(name, group, "lr", "momentum", "weight_decay")
+        momentum, dampening = group["momentum"], group["dampening"]
+        if group["nesterov"] and (momentum <= 0 or dampening != 0):
+            raise ValueError(
+                f"{name}: nesterov needs a momentum and no dampening, got momentum={momentum}, dampening={dampening}"
+            )
 
     @no_grad()
     def step(self, closure: Any = None) -> Any:

@@ -10,6 +10,8 @@ Restructuring goes on in ``schedule/``, where kernels are made; what happens the
 * ``fuse``: operations share kernels (``groups.py``; without it, neither ``epilogue`` nor ``see_through`` do anything, and
   only what has no memory by nature, such as views, random numbers and single numbers, is computed where it is used);
 * ``epilogue``: element-wise work follows the tiles of a product or a convolution (``groups.py``);
+* ``statistics``: batch normalisation's sums come from the tiles of the convolution before it (``statistics.py``);
+* ``winograd``: 3x3 convolutions of stride 1 in float32 and float64 are computed by minimal filtering (``codegen/contraction/winograd.py``);
 * ``see_through``: a few steps from one value in memory are made again where they are used (``groups.py``);
 * ``recompute``: what is large and cheap is made a second time instead of being kept (``recompute.py``);
 * ``order``: what frees memory runs first, instead of in the order recorded (``order.py``);
@@ -43,7 +45,7 @@ PIPELINE: tuple[Pass, ...] = (
     pin_outputs,
 )
 REQUIRED = frozenset({"decompose", "pin_outputs"})
-SCHEDULED = frozenset("layout fuse epilogue see_through recompute order share together".split())
+SCHEDULED = frozenset("layout fuse epilogue statistics winograd see_through recompute order share together".split())
 """What is restructured in ``schedule/``, and can be left out in the same way."""
 
 

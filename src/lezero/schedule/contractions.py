@@ -23,11 +23,13 @@ from lezero.graph.dim import same
 from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.ops.creation import compute_code
+from lezero.passes.pipeline import switched_off
 from lezero.schedule.groups import Group, Grouping
 from lezero.schedule.index import Ix
-from lezero.schedule.layout import linear, now, planar, row_major
+from lezero.schedule.layout import from_planes, linear, now, planar, row_major
 from lezero.schedule.lower import Lowering, number
 from lezero.schedule.prepare import matrix
+from lezero.schedule.statistics import squares_of
 
 
 class Contracted:
@@ -43,7 +45,8 @@ class Contracted:
         self.operands: dict[str, Node] = {}
         self.offsets: dict[str, int] = {}
         self.params: list[int] = []
-        self.stored = [n for n in group.nodes if n in stored]
+        self.sums = [n for n in group.nodes if n.op.kind == "reduce"]
+        self.stored = [root] if self.sums else [n for n in group.nodes if n in stored]
         plain = self.stored == [root]
         self.epilogue = None if plain else _Tail(group, grouping, stored, self).build()
         dtype = root.dtype.code
@@ -57,9 +60,11 @@ class Contracted:
             self.lda = self.a.column_stride if a_turned else self.a.row_stride
             self.ldb = self.b.column_stride if b_turned else self.b.row_stride
         else:
-            self._convolution(root, dtype)
+            self._convolution(root, dtype, from_planes(root, grouping.orders[now(root.inputs[0])]))
         if plain:
             self.operands[self._result_name()] = root
+        for n in self.sums:
+            self.operands["sum" if squares_of(n) is None else "squares"] = n
 
     def of(self, nodes: Mapping[Node, Node]) -> Contracted:
         """The same for a group of the same form, whose nodes are given by those of this one."""
@@ -67,6 +72,7 @@ class Contracted:
         made.root = nodes[self.root]
         made.operands = {name: nodes[n] for name, n in self.operands.items()}
         made.stored = [nodes[n] for n in self.stored]
+        made.sums = [nodes[n] for n in self.sums]
         if self.root.op.name == "dot":
             made.a, made.b = (replace(m, source=nodes[m.source]) for m in (self.a, self.b))
         return made
@@ -81,7 +87,7 @@ class Contracted:
     def _result_name(self) -> str:
         return {"dot": "out", "conv2d": "out", "conv2d_input_grad": "dx", "conv2d_weight_grad": "dw"}[self.root.op.name]
 
-    def _convolution(self, root: Node, dtype: str) -> None:
+    def _convolution(self, root: Node, dtype: str, planes: bool) -> None:
         attrs = root.named_attrs()
         (top, bottom), (left, right) = attrs["padding"]
         name = root.op.name
@@ -97,7 +103,8 @@ class Contracted:
             channels, kernel = (x.shape[1], w.shape[1]), root.shape[2:]
         self.spec = ConvSpec(
             tuple(map(int, channels)), tuple(map(int, kernel)), attrs["stride"], (top, left, bottom, right), attrs["dilation"],  # type: ignore[arg-type]
-            attrs["groups"], dtype, dtype, self.epilogue, planar(root),
+            attrs["groups"], dtype, dtype, self.epilogue, planar(root), planes, bool(self.sums),
+            "winograd" not in switched_off(),
         )  # fmt: skip
 
     def plan(self, bindings: Sequence[int], threads: int, target: Target) -> Plan:
@@ -118,11 +125,19 @@ class Contracted:
             )  # fmt: skip
         if root.op.name == "conv2d":
             images, _, h, w = (n(d) for d in root.inputs[0].shape)
-            return plan_conv_forward(self.spec, images, h, w, threads, target, extra)
+            return self._without_unwanted(plan_conv_forward(self.spec, images, h, w, threads, target, extra))
         image = root.shape if root.op.name == "conv2d_input_grad" else root.inputs[0].shape
         images, _, h, w = (n(d) for d in image)
         planner = plan_conv_input_grad if root.op.name == "conv2d_input_grad" else plan_conv_weight_grad
         return planner(self.spec, images, h, w, threads, target)
+
+    def _without_unwanted(self, plan: Plan) -> Plan:
+        """The plan, with memory of its own for a sum that nobody wants."""
+        if self.sums and "squares" not in self.operands:
+            last = plan.launches[-1]
+            plan.launches[-1] = replace(last, operands=("w:parts", "sum", "w:squares"))
+            plan.workspaces["w:squares"] = self.spec.channels[1] * self.root.dtype.itemsize
+        return plan
 
 
 class _Tail(Lowering):

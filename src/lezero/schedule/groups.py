@@ -23,6 +23,7 @@ from lezero.ops.base import REGISTRY
 from lezero.passes.pipeline import switched_off
 from lezero.schedule.index import TRUE, Ix, Mask, Var
 from lezero.schedule.layout import Order, Seen, linear, planar, row_major
+from lezero.schedule.statistics import squares_of, sums_of
 
 MAX_NODES = 64
 MAX_ACCESSES = 30
@@ -435,6 +436,8 @@ class Grouping:
         root = group.nodes[0]
         if root.op.name not in ("dot", "conv2d"):
             return "gradients of convolutions are stored as they are"
+        if any(n.op.kind == "reduce" for n in group.nodes):
+            return "the tiles give sums"
         if where != "full" or (len(node.shape) != len(root.shape) and root.op.name != "dot"):
             return "only element-wise work of the product's shape follows a tile"
         if self._has_position(node):
@@ -463,7 +466,7 @@ class Grouping:
         x = node.inputs[0]
         axes, keepdim = node.attrs[0], node.attrs[1]
         if group.kind == "contraction":
-            return "a reduction does not follow a contraction's tiles"
+            return self._try_statistics(group, node)
         if node.dtype.is_complex:
             return None if not group.nodes and self._first_reduce(group, node) else "complex numbers"
         if group.reduced is not None and self._try_outer(group, node):
@@ -509,6 +512,19 @@ class Grouping:
         index = tuple(Ix.of(0) if i in axes else p for i, p in enumerate(position)) if keepdim else kept
         self._admit(group, node, index, level + 1, out)
         group.row.add(node)
+        return None
+
+    def _try_statistics(self, group: Group, node: Node) -> str | None:
+        """Sums that batch normalisation takes of a convolution's result: its tiles give them while they are in a register."""
+        total = squares_of(node)
+        of = sums_of(node) if total is None else total.inputs[0]
+        if of is None or of is not group.nodes[0] or "statistics" in switched_off():
+            return "a reduction does not follow a contraction's tiles"
+        if total is not None and total not in group.nodes:
+            return "the mean that it needs is not taken from the tiles"
+        if any(n.op.kind == "elementwise" for n in group.nodes):
+            return "the tiles are finished by an epilogue"
+        self._admit(group, node, (), 0, [])
         return None
 
     def _first_reduce(self, group: Group, node: Node) -> bool:

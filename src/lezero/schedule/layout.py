@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lezero.codegen.contraction.conv import copies_image
 from lezero.graph.dim import same
 from lezero.graph.node import Graph, Node
 from lezero.passes.pipeline import switched_off
@@ -62,6 +63,17 @@ def planar(node: Node) -> bool:
         "conv2d_weight_grad": (x.shape[1], w.shape[1]),
     }[node.op.name]
     return min(int(c) for c in channels) <= FEW_CHANNELS
+
+
+def from_planes(node: Node, order: Order) -> bool:
+    """Whether a convolution, or its weight gradient, takes a row-major image although it computes channels-last: it copies
+    an image of few channels with its padding around it in any case."""
+    if node.op.name not in ("conv2d", "conv2d_weight_grad") or planar(node):
+        return False
+    x, w = node.inputs
+    attrs, kernel = node.named_attrs(), (w if node.op.name == "conv2d" else node).shape[2:]
+    few = copies_image(int(x.shape[1]), attrs["groups"], tuple(map(int, kernel)), attrs["dilation"])  # type: ignore[arg-type]
+    return few and same_memory(x.shape, order, row_major(4)) and not same_memory(x.shape, order, CHANNELS_LAST)
 
 
 def infer_orders(graph: Graph, leaves: dict[Node, Order]) -> dict[Node, Order]:

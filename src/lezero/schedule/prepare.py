@@ -16,7 +16,16 @@ from lezero.ops.base import REGISTRY
 from lezero.ops.expr import Expr
 from lezero.schedule.groups import pieces
 from lezero.schedule.index import Ix, Var
-from lezero.schedule.layout import CHANNELS_LAST, Order, infer_orders, linear, planar, row_major, same_memory
+from lezero.schedule.layout import (
+    CHANNELS_LAST,
+    Order,
+    from_planes,
+    infer_orders,
+    linear,
+    planar,
+    row_major,
+    same_memory,
+)
 
 FLOATS = frozenset(("f32", "f64", "bf16", "f16"))
 
@@ -47,8 +56,8 @@ def prepare(graph: Graph, leaf_orders: dict[Node, Order]) -> tuple[Graph, dict[N
         elif node.op.kind == "contraction":
             wanted = _wanted(node)
             inputs = tuple(
-                x if _dense(x, o, w) else copy(x, w)
-                for (x, o), w in zip(_with_orders(node, inputs, orders, forced), wanted)
+                x if _dense(x, o, w) or (not k and _stored(x) and from_planes(node, o)) else copy(x, w)
+                for k, ((x, o), w) in enumerate(zip(_with_orders(node, inputs, orders, forced), wanted))
             )
         elif node.op.kind == "opaque":
             inputs = tuple(

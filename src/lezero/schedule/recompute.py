@@ -260,7 +260,11 @@ class _Rewrite:
         # By time, so that what several uses share is made at the first of them; inputs come before what reads them.
         rank = {n: k for k, n in enumerate(order)}
         when = {n: self.times[g] for n, g in placed.items()}
-        for n in sorted(placed, key=lambda n: (when[n], rank[n])):
+        # A convolution's kernel has the mean that its sum of squares is written with before the kernel that stores it.
+        made: dict[Node, int] = {}
+        for n in order:
+            made[n] = max([when.get(n, -1), *(made[x] for x in n.inputs)])
+        for n in sorted(placed, key=lambda n: (made[n], rank[n])):
             self._note(n, with_inputs(n, tuple(self._read(x, when[n]) for x in n.inputs)))
         outputs = tuple(self._read(n, -1) for n in self.graph.outputs)
         return Graph(self.graph.leaves, outputs), self.orders, [self._done(x, made) for x, made in self.again.items()]

@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from lezero.codegen.contraction import depthwise, planar
+from lezero.codegen.contraction import depthwise, planar, statistics, winograd
 from lezero.codegen.contraction.conv_weights import pack_weights
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
-from lezero.codegen.contraction.pack import copy_row
+from lezero.codegen.contraction.pack import copy_row, load_as
 from lezero.codegen.contraction.phases import phases
 from lezero.codegen.contraction.spec import (
     COMPUTE,
@@ -38,8 +38,14 @@ from lezero.loops.ir import TYPES
 FEW_CHANNELS = 16
 """Below this many channels a tap alone is too short a run of the reduction."""
 
+BLOCKS_OF_STATISTICS = 8
+"""Blocks there are at least where sums are taken block by block: not the number of threads, which their bits do not follow."""
+
 BLOCK_BYTES = 256 << 10
 """How much of the image a task works on at a time: it stays in L2 beside a panel of weights."""
+
+ROWS_BYTES = 384 << 10
+"""Up to so many bytes of weights, work behind the product goes through memory row by row, not panel by panel."""
 
 
 @dataclass(frozen=True)
@@ -93,16 +99,18 @@ def plan_conv_forward(
         return planar.plan_forward(spec, n, h, w, threads, target, epilogue_params)
     if spec.depthwise:
         return depthwise.plan_forward(spec, n, h, w, threads, target, epilogue_params)
+    if winograd.suits(spec, n, oh, ow):
+        return winograd.plan_forward(spec, n, h, w, threads, target, epilogue_params)
     (ci, co), (kh, kw), (dy, dx) = spec.per_group, spec.kernel, spec.dilation
     top, left, bottom, right = spec.padding
     tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co)
     launches, workspaces = [], {}
     image, operand, dtype = (n, h, w), "x", spec.dtype
     pixel = spec.channels[0]
-    runs = ci < FEW_CHANNELS and spec.groups == 1 and dx == 1 and kw > 1
+    runs = copies_image(ci, spec.groups, spec.kernel, spec.dilation)
     if runs or dtype != COMPUTE[dtype]:
         image, operand, dtype = (n, h + top + bottom, w + left + right), "w:padded", COMPUTE[dtype]
-        launches.append(pad_image(spec.dtype, "x", (n, h, w), pixel, spec.padding, threads))
+        launches.append(pad_image(spec.dtype, "x", (n, h, w), pixel, spec.padding, threads, spec.planes))
         workspaces[operand] = n * image[1] * image[2] * pixel * tile.itemsize
         top = left = 0
     if runs:
@@ -129,7 +137,11 @@ def plan_conv_forward(
         tuple(taps),
         (Phase((0, 0), (oh, ow), (0, len(taps))),),
     )
-    launches.append(convolve(walk, dtype, spec.tail, tile, operand, threads, epilogue_params))
+    launches.append(convolve(walk, dtype, spec.tail, tile, operand, threads, epilogue_params, spec.statistics))
+    if spec.statistics:
+        p = dict(zip(PARAMS, launches[-1].params))
+        launches.append(statistics.join(tile, n * oh * ow, p["block"], spec.groups, co, p["panels"], threads))
+        workspaces["w:parts"] = p["blocks"] * 2 * spec.groups * p["panels"] * tile.width * tile.itemsize
     return Plan(launches, workspaces)
 
 
@@ -142,6 +154,8 @@ def plan_conv_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, t
         return planar.plan_input_grad(spec, n, h, w, threads, target)
     if spec.depthwise:
         return depthwise.plan_input_grad(spec, n, h, w, threads, target)
+    if winograd.suits(spec, n, h, w):
+        return winograd.plan_input_grad(spec, n, h, w, threads, target)
     (ci, co), (kh, kw) = spec.per_group, spec.kernel
     tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], ci)
     vertical = phases(h, kh, spec.stride[0], spec.padding[0], spec.dilation[0])
@@ -186,12 +200,13 @@ def plan_conv_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, t
 
 def convolve(
     walk: Walk, dtype: str, tail: Epilogue, tile: Tile, operand: str, threads: int, epilogue_params: tuple[int, ...],
+    sums: bool = False,
 ) -> Launch:  # fmt: skip
     """The launch that computes `walk` from `operand` and the packed weights."""
     pixels = max(walk.image[0] * phase.count[0] * phase.count[1] for phase in walk.phases)
     products = pixels * walk.groups * walk.columns * walk.depth * len(walk.taps)
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
-    block = block_pixels(walk, tile, pixels, threads)
+    block = block_pixels(walk, tile, pixels, BLOCKS_OF_STATISTICS if sums else 1 if threads == 1 else 4 * threads)
     most = max(phase.taps[1] - phase.taps[0] for phase in walk.phases)
     params = (
         *walk.image, walk.image_channels, walk.groups, walk.depth, walk.group_offset, walk.columns, *walk.result,
@@ -204,29 +219,29 @@ def convolve(
     tasks = tasks_for_products(items, products, threads, each=16)
     # Tables of variable length come last, so that everything before them has a fixed place.
     everything = (*params, len(epilogue_params), *epilogue_params, *flat, *moves)
-    return Launch(
-        source(dtype, tail, tile, len(epilogue_params)), (operand, "w:weights", *tail.names), everything, tasks
-    )
+    made = source(dtype, tail, tile, len(epilogue_params), sums)
+    return Launch(made, (operand, "w:weights", *tail.names, *["w:parts"] * sums), everything, tasks)
 
 
-def block_pixels(walk: Walk, tile: Tile, pixels: int, threads: int) -> int:
+def block_pixels(walk: Walk, tile: Tile, pixels: int, wanted: int) -> int:
+    """Pixels of a block, if there are to be at least so many blocks."""
     per_pixel = walk.image_channels * tile.itemsize * walk.step[0] * walk.step[1]
     tiles = max(4, min(16, BLOCK_BYTES // (per_pixel * tile.height)))
-    wanted = 1 if threads == 1 else 4 * threads
     tiles = max(1, min(tiles, pixels * walk.groups * len(walk.phases) // (tile.height * wanted)))
     return tiles * tile.height
 
 
 @lru_cache(maxsize=256)
-def source(dtype: str, tail: Epilogue, tile: Tile, extra: int) -> KernelSource:
-    key = f"conv {dtype} {tile} {extra} {tail.key()}"
+def source(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool = False) -> KernelSource:
+    key = f"conv {dtype} {tile} {extra} {tail.key()}{' statistics' if sums else ''}"
     return KernelSource(
-        "conv", key, lambda target: emit(dtype, tail, tile, extra, target), scratch=lambda p: layout(tile, p)[-1]
+        "conv", key, lambda target: emit(dtype, tail, tile, extra, sums, target), scratch=lambda p: layout(tile, p)[-1]
     )
 
 
 def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
-    """Byte offsets in scratch, after the tile: the pixels' numbers, blocks per tile, coordinates, zeros, table; the end."""
+    """Byte offsets in scratch, after the tile: the pixels' numbers, blocks per tile, coordinates, zeros, table, finished rows;
+    the end."""
     p = dict(zip(PARAMS, params))
     tiles = p["block"] // tile.height
     numbers = tile.bytes
@@ -234,10 +249,17 @@ def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
     corners = counts + tiles * 8
     zeros = corners + entry_words(tile) * 16
     table = zeros + (p["depth"] * tile.itemsize + 63) // 64 * 64
-    return numbers, counts, corners, zeros, table, table + tiles * p["most"] * entry_words(tile) * 8
+    finished = table + (tiles * p["most"] * entry_words(tile) * 8 + 63) // 64 * 64
+    rows = tile.height * p["panels"] * tile.width * tile.itemsize
+    return numbers, counts, corners, zeros, table, finished, finished + (rows if in_rows(tile, p) else 0)
 
 
-def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> str:
+def in_rows(tile: Tile, p: dict[str, int]) -> bool:
+    """Whether tiles are finished a row at a time, all panels of weights in turn: these stay in L2."""
+    return p["panels"] * p["taps"] * p["depth"] * tile.width * tile.itemsize <= ROWS_BYTES
+
+
+def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool, target: Target) -> str:
     module = Module(target)
     emit_rows_tiles(module, tile)
     c = Code(module)
@@ -248,6 +270,8 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
     memory, to, height, words = MEMORY[dtype], tile.type, tile.height, entry_words(tile)
     rows_padded = words - 1
     epilogue = Emitter(c, tail, tile.lanes, first_buffer=2, first_param=len(PARAMS) + 1)
+    found = statistics.Block(c, tile) if sums else None
+    parts = c.buffer(2 + len(tail.names)) if sums else ""
 
     # The same layout as `layout`, with sizes in registers.
     tiles_of_block = c.div(p["block"], height)
@@ -257,6 +281,8 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
     zeros = c.gep(corners, words * 16, "i8")
     table = c.gep(zeros, c.round_up(c.mul(p["depth"], tile.itemsize), 64), "i8")
     per_tile = c.mul(p["most"], words)
+    finished = c.gep(table, c.round_up(c.mul(c.mul(tiles_of_block, per_tile), 8), 64), "i8")
+    weight_bytes = c.mul(c.mul(p["panels"], p["taps"]), c.mul(p["depth"], tile.width * tile.itemsize))
     channels = c.mul(p["columns"], p["groups"])
     ahead = c.mul(c.mul(p["pixel"], p["step_x"]), height)
     c.loop(0, p["depth"], lambda i: c.store(to, "0.0", c.gep(zeros, i, to)))
@@ -270,19 +296,57 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
         pixels = c.mul(p["images"], c.mul(ph["count_y"], ph["count_x"]))
         count = c.max(c.min(p["block"], c.sub(pixels, first)), 0)
         c.when(c.less(0, count), lambda: locate(ph, first, count, c.gep(image, c.mul(group, p["group"]), memory)))
-        c.loop(0, p["panels"], lambda panel: sweep(group, panel, count))
+        if stores_only(tail, to):
+            c.loop(0, p["panels"], lambda panel: sweep(group, panel, count, c.rem(rest, blocks)))
+            return
+        c.when(
+            c.less(weight_bytes, ROWS_BYTES + 1),
+            lambda: c.loop(0, count, lambda t: whole_rows(group, t, count), step=height),
+            lambda: c.loop(0, p["panels"], lambda panel: sweep(group, panel, count, c.rem(rest, blocks))),
+        )
 
-    def sweep(group: Operand, panel: Operand, count: Operand) -> None:
-        """All tiles of the block over one panel of weights."""
-        first_row = c.mul(c.mul(c.add(c.mul(group, p["panels"]), panel), p["taps"]), p["depth"])
-        b = c.gep(weights, c.mul(first_row, tile.width), to)
+    def place_of(group: Operand, number: Operand, col: Operand) -> Place:
+        pixel, channel = c.load("i64", c.gep(numbers, number, "i64")), c.add(c.mul(group, p["columns"]), col)
+        return Place(pixel, channel, 0, c.add(c.mul(pixel, channels), channel))
+
+    def whole_rows(group: Operand, t: str, count: Operand) -> None:
+        """A tile's rows with all their columns, so that the epilogue goes through memory in order."""
+        left = c.min(c.sub(count, t), height)
+        number = c.div(t, height)
+        entry, taps = c.gep(table, c.mul(number, per_tile), "ptr"), c.load("i64", c.gep(counts, number, "i64"))
+        stride = c.mul(p["panels"], tile.width)
+
+        def panel(i: str) -> None:
+            b = c.gep(weights, c.mul(first_row(group, i), tile.width), to)
+            operands = f"ptr {entry}, i64 {taps}, ptr {b}, i64 {tile.width}, i64 {p['depth']}, i64 {ahead}"
+            col = c.mul(i, tile.width)
+            c.loop(0, left, lambda r: epilogue.expect(place_of(group, c.add(t, r), col), tile.width, level=2))
+            call_tile(c, tile, "rows", left, f"{operands}, ptr {c.gep(finished, col, to)}, i64 {stride}")
+
+        def row(r: str) -> None:
+            total = c.gep(finished, c.mul(r, stride), to)
+            epilogue.columns(tile, total, place_of(group, c.add(t, r), 0), p["columns"])
+
+        c.loop(0, p["panels"], panel)
+        c.loop(0, left, row)
+
+    def first_row(group: Operand, panel: Operand) -> Operand:
+        """Of a panel of weights."""
+        return c.mul(c.mul(c.add(c.mul(group, p["panels"]), panel), p["taps"]), p["depth"])
+
+    def sweep(group: Operand, panel: Operand, count: Operand, number: Operand) -> None:
+        """All tiles of block `number` over one panel of weights."""
+        b = c.gep(weights, c.mul(first_row(group, panel), tile.width), to)
         col = c.mul(panel, tile.width)
         channel = c.add(c.mul(group, p["columns"]), col)
 
         def tiles(t: str) -> None:
             rows = c.min(c.sub(count, t), height)
-            number = c.div(t, height)
-            entry, taps = c.gep(table, c.mul(number, per_tile), "ptr"), c.load("i64", c.gep(counts, number, "i64"))
+            tile_number = c.div(t, height)
+            entry, taps = (
+                c.gep(table, c.mul(tile_number, per_tile), "ptr"),
+                c.load("i64", c.gep(counts, tile_number, "i64")),
+            )
             operands = f"ptr {entry}, i64 {taps}, ptr {b}, i64 {tile.width}, i64 {p['depth']}, i64 {ahead}"
 
             def direct() -> None:
@@ -291,14 +355,13 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
                 c.emit(f"call void @rows{height}({operands}, ptr {out}, i64 {channels})")
 
             def by_rows() -> None:
+                c.loop(0, rows, lambda r: epilogue.expect(place_of(group, c.add(t, r), col), tile.width))
                 call_tile(c, tile, "rows", rows, f"{operands}, ptr %scratch, i64 {tile.width}")
                 c.loop(0, rows, row)
 
             def row(r: str) -> None:
-                pixel = c.load("i64", c.gep(numbers, c.add(t, r), "i64"))
-                place = Place(pixel, channel, 0, c.add(c.mul(pixel, channels), channel))
                 total = c.gep("%scratch", c.mul(r, tile.width), to)
-                epilogue.row(tile, total, place, c.mul(c.add(group, 1), p["columns"]))
+                epilogue.row(tile, total, place_of(group, c.add(t, r), col), c.mul(c.add(group, 1), p["columns"]))
 
             if stores_only(tail, to):
                 # Pixels in order, and whole: the tile goes straight to its place.
@@ -308,10 +371,24 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
                 whole = c.value(f"and i1 {whole}, {c.less(p['spread_x'], 2)}")
                 whole = c.value(f"and i1 {whole}, {c.less(p['spread_y'], 2)}")
                 c.when(whole, direct, by_rows)
+                if found:
+                    out = c.gep(
+                        epilogue.outputs[0],
+                        c.add(c.mul(c.load("i64", c.gep(numbers, t, "i64")), channels), channel),
+                        to,
+                    )
+                    found.add(c.select(whole, out, "%scratch", "ptr"), c.select(whole, channels, tile.width), rows, t)
             else:
                 by_rows()
 
+        if found:
+            found.clear()
         c.loop(0, count, tiles, step=height)
+        if found:
+            row = c.mul(c.mul(p["groups"], p["panels"]), tile.width)
+            column = c.mul(c.add(c.mul(group, p["panels"]), panel), tile.width)
+            means = c.gep(parts, c.add(c.mul(c.mul(number, 2), row), column), to)
+            found.put(means, c.gep(means, row, to))
 
     def locate(ph: dict[str, str], first: Operand, count: Operand, base: str) -> None:
         """Fill the table: for every tile, the taps that meet the image at all, and where each row reads."""
@@ -390,30 +467,41 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, target: Target) -> 
 # -- images of few channels -------------------------------------------------------------------------------------------
 
 
+def copies_image(channels: int, groups: int, kernel: tuple[int, int], dilation: tuple[int, int]) -> bool:
+    """Whether a convolution of that many input channels, and its weight gradient, read a copy of the image."""
+    return channels < FEW_CHANNELS and groups == 1 and dilation[1] == 1 and kernel[1] > 1
+
+
 def pad_image(
-    dtype: str, operand: str, image: tuple[int, int, int], c: int, padding: tuple[int, int, int, int], threads: int
-) -> Launch:
-    """Copy `operand` with its padding around it, widened to the compute type, to workspace "w:padded"."""
+    dtype: str, operand: str, image: tuple[int, int, int], c: int, padding: tuple[int, int, int, int], threads: int,
+    planes: bool = False,
+) -> Launch:  # fmt: skip
+    """Copy `operand` with its padding around it, widened to the compute type, to workspace "w:padded".
+
+    planes : the operand is (N, C, H, W), and the copy channels-last all the same.
+    """
     (n, h, w), (top, left, bottom, right) = image, padding
-    params = (n, h, top, h + top + bottom, w * c, left * c, (w + left + right) * c)
+    params = (n, h, top, h + top + bottom, w * c, left * c, (w + left + right) * c, c)
     rows = n * (h + top + bottom)
-    threads = useful_threads(threads, rows * params[-1], ELEMENTS_PER_THREAD)
-    tasks = tasks_for_elements(rows, rows * params[-1], threads)
-    return Launch(pad_source(dtype), (operand, "w:padded"), params, tasks)
+    threads = useful_threads(threads, rows * params[6], ELEMENTS_PER_THREAD)
+    tasks = tasks_for_elements(rows, rows * params[6], threads)
+    return Launch(pad_source(dtype, planes), (operand, "w:padded"), params, tasks)
 
 
 @lru_cache(maxsize=8)
-def pad_source(dtype: str) -> KernelSource:
-    return KernelSource("conv.pad", f"conv pad {dtype}", lambda target: emit_pad(dtype, target))
+def pad_source(dtype: str, planes: bool) -> KernelSource:
+    key = f"conv pad {dtype}{' planes' if planes else ''}"
+    return KernelSource("conv.pad", key, lambda target: emit_pad(dtype, planes, target))
 
 
-def emit_pad(dtype: str, target: Target) -> str:
+def emit_pad(dtype: str, planes: bool, target: Target) -> str:
     module = Module(target)
     c = Code(module)
-    n, h, top, height, line, left, padded = (c.param(i) for i in range(7))
+    n, h, top, height, line, left, padded, channels = (c.param(i) for i in range(8))
     image, out = c.buffer(0), c.buffer(1)
     compute = COMPUTE[dtype]
     to, lanes = MEMORY[compute], target.lanes(TYPES[compute])
+    width = c.div(line, channels)
 
     def row(i: str) -> None:
         y = c.sub(c.rem(i, height), top)
@@ -423,19 +511,27 @@ def emit_pad(dtype: str, target: Target) -> str:
             c.loop(begin, end, lambda j: c.store(to, "0.0", c.gep(here, j, to)))
 
         def inside() -> None:
-            source_row = c.add(c.mul(c.div(i, height), h), y)
-            copy_row(
-                c,
-                dtype,
-                to,
-                lanes,
-                c.gep(image, c.mul(source_row, line), MEMORY[dtype]),
-                line,
-                c.gep(here, left, to),
-                exact=True,
-            )
+            copy_planes() if planes else copy_line()
             zero(0, left)
             zero(c.add(left, line), padded)
+
+        def copy_line() -> None:
+            source = c.gep(image, c.mul(c.add(c.mul(c.div(i, height), h), y), line), MEMORY[dtype])
+            copy_row(c, dtype, to, lanes, source, line, c.gep(here, left, to), exact=True)
+
+        def copy_planes() -> None:
+            def plane(channel: str) -> None:
+                number = c.add(c.mul(c.div(i, height), channels), channel)
+                source = c.gep(image, c.mul(c.add(c.mul(number, h), y), width), MEMORY[dtype])
+                first = c.gep(here, c.add(left, channel), to)
+
+                def pixel(x: str) -> None:
+                    value = load_as(c, dtype, to, 1, c.gep(source, x, MEMORY[dtype]))
+                    c.store(to, value, c.gep(first, c.mul(x, channels), to))
+
+                c.loop(0, width, pixel)
+
+            c.loop(0, channels, plane)
 
         c.when(c.below(y, h), inside, lambda: zero(0, padded))
 

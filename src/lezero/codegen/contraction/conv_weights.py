@@ -17,6 +17,9 @@ from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch
 from lezero.codegen.target import Target
 
+AHEAD = 8
+"""Slices that are fetched ahead: they lie apart in memory, which the processor does not foresee."""
+
 PARAMS = words("groups columns outer slice line length group taps rows panels width")
 
 
@@ -47,6 +50,12 @@ def pack_weights(
     tasks = tasks_for_elements(groups * panels * tile.vectors, groups * columns * rows, threads)
     bytes = groups * panels * rows * tile.width * tile.itemsize
     return Launch(source(dtype, tile.type, tile.lanes), ("w", "w:weights"), params, tasks), bytes
+
+
+def next_tap(c: Code, tap: Operand, channel: Operand, taps: Operand) -> list[Operand]:
+    """The tap and the channel of the element behind one: a division for each would take longer than the rest."""
+    more = c.less(c.add(tap, 1), taps)
+    return [c.select(more, c.add(tap, 1), 0), c.select(more, channel, c.add(channel, 1))]
 
 
 @lru_cache(maxsize=16)
@@ -80,6 +89,7 @@ def emit(dtype: str, to: str, lanes: int, target: Target) -> str:
 
         def row(s: str) -> None:
             here = c.gep(start, c.add(c.mul(s, p["slice"]), first), memory)
+            c.prefetch(c.gep(here, c.mul(p["slice"], AHEAD), memory))
             c.vector_store(to, lanes, load_as(c, dtype, to, lanes, here, mask), c.gep(out, c.mul(s, width), to))
 
         c.loop(0, p["outer"], row)
@@ -98,6 +108,7 @@ def emit(dtype: str, to: str, lanes: int, target: Target) -> str:
 
                 def load_line(r: str) -> None:
                     line = c.gep(base, c.add(c.mul(c.min(c.add(first, r), last), p["line"]), e), memory)
+                    c.prefetch(c.gep(line, c.mul(p["slice"], AHEAD), memory))
                     c.vector_store(
                         to, lanes, load_as(c, dtype, to, lanes, line, mask), c.gep(square, c.mul(r, lanes), to)
                     )
@@ -105,14 +116,14 @@ def emit(dtype: str, to: str, lanes: int, target: Target) -> str:
                 c.loop(0, lanes, load_line)
                 transpose_slot(c, to, lanes, square)
 
-                def put(r: str) -> None:
-                    element = c.add(e, r)
-                    place = c.load("i64", c.gep(places, c.rem(element, p["taps"]), "i64"))
-                    row = c.add(c.add(place, c.div(element, p["taps"])), s)
+                def put(r: str, tap: str, channel: str) -> list[Operand]:
+                    row = c.add(c.add(c.load("i64", c.gep(places, tap, "i64")), channel), s)
                     value = c.load(vector, c.gep(square, c.mul(r, lanes), to), 4)
                     c.vector_store(to, lanes, value, c.gep(out, c.mul(row, width), to))
+                    return next_tap(c, tap, channel, p["taps"])
 
-                c.loop(0, c.min(lanes, c.sub(p["length"], e)), put)
+                first_tap = [("i64", c.rem(e, p["taps"])), ("i64", c.div(e, p["taps"]))]
+                c.loop(0, c.min(lanes, c.sub(p["length"], e)), put, carried=first_tap)
 
             c.over_vectors(p["length"], lanes, elements)
 

@@ -17,7 +17,7 @@ from lezero.codegen.contraction.pack import load_as, store_as
 from lezero.codegen.contraction.phases import phases
 from lezero.codegen.contraction.spec import COMPUTE, PRODUCTS_PER_THREAD, ConvSpec, tasks_for_products, useful_threads
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
-from lezero.codegen.launch import KernelSource, Launch, Plan
+from lezero.codegen.launch import MOST_PRODUCTS, KernelSource, Launch, Plan, divided
 from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
 
@@ -179,6 +179,10 @@ def emit(dtype: str, tail: Epilogue, window: Window, extra: int, target: Target)
                 following = c.mul(c.add(c.mul(c.add(x, 2 * block), window.step), p["move_x"]), strides[-1])
                 for j in range(block * window.step):
                     c.prefetch(c.gep(lines[-1], c.add(c.add(following, c.mul(strides[-1], j)), ch), memory))
+                if not stores_only(tail, to):
+                    for j in range(block):
+                        pixel = number(c.add(x, block + j))
+                        epilogue.expect(Place(pixel, ch, 0, c.add(c.mul(pixel, p["channels"]), ch)), lanes)
             for r in range(window.rows):
                 at = c.add(c.mul(c.add(c.mul(x, window.step), p["move_x"]), strides[r]), ch)
                 start, loaded = c.gep(lines[r], at, memory), {}
@@ -237,7 +241,9 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
     window = Window(kh, tuple(x * spec.dilation[1] for x in range(kw)), spec.stride[1])
     params = (n, h, w, c, oh, ow, spec.stride[0], spec.padding[0], spec.padding[1], spec.dilation[0])
     lanes = target.lanes(TYPES[COMPUTE[spec.dtype]])
-    tasks = _tasks(n * oh, n * oh * ow * spec.channels[0] * spec.taps, threads)
+    # From the sizes alone, so that the bits do not depend on the threads; adding up takes a hundredth of the time at most.
+    few = max(1, min(16, n * oh * ow // 96))
+    tasks = divided(n * oh, few, n * oh * ow * c * spec.taps, MOST_PRODUCTS)
     part = spec.taps * -(-c // lanes) * lanes
     launches = [
         Launch(dw_source(spec.dtype, window), ("x", "dy", "w:parts"), params, tasks),

@@ -13,7 +13,7 @@ from lezero.codegen import arithmetic
 from lezero.codegen.contraction.microkernel import Tile
 from lezero.codegen.contraction.text import MEMORY, Code, Operand
 from lezero.codegen.values import X
-from lezero.loops.ir import BINARY, UNARY, Value, acc, cast, number
+from lezero.loops.ir import BINARY, TYPES, UNARY, Value, acc, cast, number
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,10 @@ class Emitter:
 
     def row(self, tile: Tile, total: str, start: Place, end: Operand) -> None:
         """One row of a finished tile: `total` points at it, columns are valid below `end`."""
+        self.columns(tile, total, start, self.c.min(self.c.sub(end, start.col), tile.width))
+
+    def columns(self, tile: Tile, total: str, start: Place, count: Operand) -> None:
+        """`count` columns of a row from `start` on: `total` points at them, with room for whole vectors."""
         c, lanes = self.c, tile.lanes
 
         def vector(j: Operand, mask: str | None) -> None:
@@ -86,7 +90,25 @@ class Emitter:
             place = replace(start, col=c.add(start.col, j), index=c.add(start.index, j), mask=mask)
             self.run(value, tile.type, place)
 
-        c.over_vectors(c.min(c.sub(end, start.col), tile.width), lanes, vector)
+        c.over_vectors(count, lanes, vector)
+
+    def expect(self, place: Place, columns: int, level: int = 1) -> None:
+        """Have fetched what `run` will write, and read at this row only, in `columns` columns from `place` on.
+
+        Rows of a tile lie apart, so the processor does not foresee them; kernels of several results wait for little else.
+        """
+        c = self.c
+        for pointer, (_, stored, _) in zip(self.outputs, self.epilogue.outputs, strict=True):
+            self._fetch(c.gep(pointer, place.index, MEMORY[stored]), columns * TYPES[stored], write=True)
+        for load in _loads(self.epilogue):
+            if column_step(load.args[0]) == 1 and _moves(load.args[0]):
+                stored = self.epilogue.operands[load.attr][1]
+                start = c.gep(self.operands[load.attr], self._index(load.args[0], place), MEMORY[stored])
+                self._fetch(start, columns * TYPES[stored], level=level)
+
+    def _fetch(self, start: str, size: int, write: bool = False, level: int = 1) -> None:
+        for at in range(0, size, 64):
+            self.c.prefetch(self.c.gep(start, at, "i8"), write, level)
 
     def run(self, total: str, type: str, place: Place) -> None:
         """Compute and store every output of the vector `total` of LLVM type `type`."""
@@ -168,6 +190,24 @@ class Emitter:
             case "mod":
                 return c.rem(a, b)
         raise ValueError(f"{value.op} cannot be part of an index in an epilogue")
+
+
+def _loads(epilogue: Epilogue) -> list[Value]:
+    """Everything the values of an epilogue load."""
+    seen = dict.fromkeys(value for *_, value in epilogue.outputs)
+    todo = list(seen)
+    while todo:
+        value = todo.pop()
+        if value.op != "load":
+            new = [a for a in value.args if a not in seen]
+            seen |= dict.fromkeys(new)
+            todo += new
+    return [value for value in seen if value.op == "load"]
+
+
+def _moves(index: Value) -> bool:
+    """Whether an index differs from row to row."""
+    return (index.op == "var" and index.attr != "col") or any(map(_moves, index.args))
 
 
 def column_step(index: Value) -> int | None:

@@ -157,30 +157,42 @@ def call_tile(c: Code, tile: Tile, kind: str, rows: Operand, arguments: str) -> 
 
 
 def emit_panel_tiles(module: Module, tile: Tile) -> None:
-    """Define ``@panel<h>(ptr runs, i64 count, i64 offset, i64 stride, ptr out)`` for each height: out += A^T B.
+    """Define ``@panel<h>(ptr runs, i64 count, i64 offset, i64 stride, i64 ahead, ptr next, i64 next_stride, ptr out)`` for
+    each height: out += A^T B.
 
-    ``runs`` holds (A, B, length) per run; A's element (k, r) is ``A[offset + k * stride + r]``, B is packed.
+    ``runs`` holds (A, B, length) per run; A's element (k, r) is ``A[offset + k * stride + r]``, B is packed.  With every
+    step of k two lines are fetched into L2: of A, `ahead` elements further on, and at `next`, which moves by `next_stride`
+    bytes a step: rows that lie apart in memory are not foreseen by the processor.
     """
     for height in heights(tile):
-        c = Code(module, f"panel{height}", "ptr %runs, i64 %count, i64 %offset, i64 %stride, ptr %out", internal=True)
+        arguments = "ptr %runs, i64 %count, i64 %offset, i64 %stride, i64 %ahead, ptr %next, i64 %next_stride, ptr %out"
+        c = Code(module, f"panel{height}", arguments, internal=True)
 
-        def run(i: str, *accumulators: str, c: Code = c, height: int = height) -> list[str]:
+        def run(i: str, next: str, *accumulators: str, c: Code = c, height: int = height) -> list[str]:
             entry = c.gep("%runs", c.mul(i, 3), "ptr")
             a = c.gep(c.load("ptr", entry), "%offset", tile.type)
             b = c.load("ptr", c.gep(entry, 1, "ptr"))
             length = c.load("i64", c.gep(entry, 2, "ptr"))
 
-            def step(k: str, a: str, b: str, *accumulators: str) -> list[str]:
+            def step(k: str, a: str, b: str, next: str, *accumulators: str) -> list[str]:
+                c.prefetch(c.gep(a, "%ahead", tile.type), level=2)
+                c.prefetch(next, level=2)
                 elements = [c.load(tile.type, c.gep(a, r, tile.type)) for r in range(height)]
                 following = _rank_one(c, tile, elements, _load_b(c, tile, b), accumulators)
-                return [c.gep(a, "%stride", tile.type), c.gep(b, tile.width, tile.type), *following]
+                moved = (
+                    c.gep(a, "%stride", tile.type),
+                    c.gep(b, tile.width, tile.type),
+                    c.gep(next, "%next_stride", "i8"),
+                )
+                return [*moved, *following]
 
-            carried = [("ptr", a), ("ptr", b), *((tile.register, x) for x in accumulators)]
+            carried = [("ptr", a), ("ptr", b), ("ptr", next), *((tile.register, x) for x in accumulators)]
             return c.loop(0, length, step, carried=carried)[2:]
 
         start = [
             (tile.register, c.load(tile.register, c.gep("%out", i * tile.lanes, tile.type), align=tile.itemsize))
             for i in range(height * tile.vectors)
         ]
-        _store_tile(c, tile, c.loop(0, "%count", run, carried=start), tile.width)
+        sums = c.loop(0, "%count", run, carried=[("ptr", "%next"), *start])[1:]
+        _store_tile(c, tile, sums, tile.width)
         c.finish()

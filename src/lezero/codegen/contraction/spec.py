@@ -67,6 +67,10 @@ class ConvSpec:
         column the channel.  If `planar`, its row is the plane's number n * O + o, its column the pixel y * OW + x in
         the plane, its batch n and its channel o.
     planar : for few channels; groups must be 1.
+    planes : the image alone is (N, C, H, W); where it is copied anyway (``copies_image``), forward and weight gradient.
+    statistics : the forward pass also gives, for each channel, the "sum" of its result and the sum of "squares" of its
+        distances from the mean; without epilogue, in the compute type, neither planar nor depthwise.
+    minimal : 3x3 convolutions may be computed by minimal filtering (``winograd.py``) where that is quicker.
     """
 
     channels: tuple[int, int]
@@ -79,6 +83,9 @@ class ConvSpec:
     out_dtype: str = "f32"
     epilogue: Epilogue | None = None
     planar: bool = False
+    planes: bool = False
+    statistics: bool = False
+    minimal: bool = False
 
     def __post_init__(self) -> None:
         if self.planar and self.groups != 1:

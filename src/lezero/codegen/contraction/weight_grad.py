@@ -13,19 +13,18 @@ from __future__ import annotations
 from functools import lru_cache
 from math import gcd
 
-from lezero.codegen.contraction import depthwise, planar_weight_grad
+from lezero.codegen.contraction import depthwise, planar_weight_grad, winograd, winograd_weight_grad
 from lezero.codegen.contraction.conv import FEW_CHANNELS, pad_image
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_panel_tiles, heights
-from lezero.codegen.contraction.pack import copy_panel, store_as, transpose_slot
+from lezero.codegen.contraction.pack import copy_panel
 from lezero.codegen.contraction.spec import (
     COMPUTE,
-    ELEMENTS_PER_THREAD,
     PRODUCTS_PER_THREAD,
     ConvSpec,
-    tasks_for_elements,
     useful_threads,
 )
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
+from lezero.codegen.contraction.weight_sums import sum_parts
 from lezero.codegen.launch import MOST_PRODUCTS, KernelSource, Launch, Plan, divided
 from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
@@ -45,6 +44,8 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
         return planar_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
     if spec.depthwise:
         return depthwise.plan_weight_grad(spec, n, h, w, threads, target)
+    if winograd.suits(spec, n, *spec.out_size(h, w)):
+        return winograd_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
     (ci, co), (kh, kw), (dilate_y, dilate_x) = spec.per_group, spec.kernel, spec.dilation
     oh, ow = spec.out_size(h, w)
     tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co)
@@ -54,7 +55,7 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
     in_place = ci >= FEW_CHANNELS and dtype == COMPUTE[dtype]
     if not in_place:
         image, operand = (n, h + top + bottom, w + left + right), "w:padded"
-        launches.append(pad_image(dtype, "x", (n, h, w), spec.channels[0], spec.padding, threads))
+        launches.append(pad_image(dtype, "x", (n, h, w), spec.channels[0], spec.padding, threads, spec.planes))
         # The last tile of rows may read past the last pixel.
         workspaces[operand] = (n * image[1] * image[2] * spec.channels[0] + tile.height) * tile.itemsize
         top = left = 0
@@ -74,14 +75,16 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
     part = spec.groups * panels * len(taps) * padded_rows * tile.width
     pixels = image[0] * image[1] * image[2] * spec.channels[0]
-    pixel_parts, panel_parts = _parts(image[0] * result[0], panels, spec.groups, pixels, part, threads)
-    panel_parts = divided(panels, panel_parts, products, MOST_PRODUCTS * spec.groups * pixel_parts)
+    rows_of_image = image[0] * result[0]
+    pixel_parts = _pixel_parts(rows_of_image, pixels, part)
+    least = divided(panels, 1, products, MOST_PRODUCTS * spec.groups * pixel_parts)
     # Parts of the pixels take memory: together no more than the image.
-    most_parts = max(pixel_parts, min(image[0] * result[0], pixels // part))
-    pixel_parts = divided(most_parts, pixel_parts, products, MOST_PRODUCTS * spec.groups * panel_parts)
+    most_parts = max(pixel_parts, min(rows_of_image, pixels // part))
+    pixel_parts = divided(most_parts, pixel_parts, products, MOST_PRODUCTS * spec.groups * least)
+    panel_parts = max(least, _panel_parts(panels, spec.groups * pixel_parts, threads))
     # At least one image row of a block; the image and the panel of B share L2.
     row_bytes = result[1] * (spec.channels[0] * spec.stride[0] * spec.stride[1] + tile.width) * tile.itemsize
-    block = max(1, min(BLOCK_BYTES // max(1, row_bytes), -(-image[0] * result[0] // pixel_parts)))
+    block = max(1, min(BLOCK_BYTES // max(1, row_bytes), -(-rows_of_image // pixel_parts)))
     params = (
         *image, spec.channels[0], ci, rows, *result, spec.channels[1], co, co, *spec.stride,
         len(taps), panels, spec.groups, pixel_parts, panel_parts, block, last, shift, *(x for tap in taps for x in tap),
@@ -93,40 +96,45 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
     places = [
         (y * padded_rows, x * ci) if runs else ((y * kw + x) * padded_rows, 0) for y in range(kh) for x in range(kw)
     ]
-    lines = ci * spec.taps
-    gather = (
-        spec.groups, co, panels, lines, spec.taps, len(taps) * padded_rows, pixel_parts, part, tile.width, last, shift,
-        *(x for place in places for x in place),
-    )  # fmt: skip
-    threads = useful_threads(threads, spec.channels[1] * lines * pixel_parts, ELEMENTS_PER_THREAD)
-    squares = spec.groups * panels * tile.vectors * -(-lines // tile.lanes)
-    tasks = tasks_for_elements(squares, spec.channels[1] * lines * pixel_parts, threads)
-    launches.append(Launch(sum_source(spec.out_dtype, tile.type, tile.lanes), ("w:parts", "dw"), gather, tasks))
+    panel_rows = len(taps) * padded_rows
+    add = sum_parts(
+        spec.out_dtype, tile, spec.groups, co, ci, panel_rows, pixel_parts, part, (last, shift), places, threads
+    )
+    launches.append(add)
     return Plan(launches, workspaces)
 
 
 def _fold(n: int, h: int, w: int) -> tuple[tuple[int, int, int], tuple[int, int]]:
-    """The pixels of a pointwise convolution as rows of a few hundred."""
+    """The pixels of a pointwise convolution as rows of a few hundred, of which parts take equally many where that is possible."""
     total = n * h * w
-    width = max(d for d in range(1, min(total, 512) + 1) if total % d == 0)
+    widths = [d for d in range(1, min(total, 512) + 1) if total % d == 0]
+    even = ([d for d in widths if d >= 128 and total // d % parts == 0] for parts in (16, 8, 4, 2))
+    width = max(next(filter(None, even), widths))
     if width < w:
         width = w * gcd(n * h, max(1, 512 // w))
     return (1, total // width, width), (total // width, width)
 
 
-def _parts(rows: int, panels: int, groups: int, image: int, part: int, threads: int) -> tuple[int, int]:
-    """Into how many parts to divide the pixels and the panels.
+def _pixel_parts(rows: int, image: int, part: int) -> int:
+    """Into how many parts to divide the image's `rows`, from the sizes alone, so that the bits do not depend on the threads.
 
-    A task per panel reads the whole image (`image` elements); a task per part of the pixels writes a sum of its own
-    (`part` elements) for the second launch to read.
+    A part of the pixels has a sum of its own (`part` elements) for the second launch to read; parts of the panels, which are
+    the alternative, read the whole image (`image` elements) each.
     """
+    for parts in (16, 8):
+        if 128 * parts * part <= image:
+            return min(parts, rows)
+    return min(4, rows) if 3 * image > 8 * part else 1
+
+
+def _panel_parts(panels: int, others: int, threads: int) -> int:
+    """Into how many parts to divide the panels, if there are `others` tasks for each: two tasks for a thread, or more if
+    those do not come out even."""
     if threads == 1:
-        return 1, 1
-    by_pixels, by_panels = min(2 * threads, rows), min(panels, 2 * threads)
-    even = (groups * by_panels) % threads == 0 or groups * by_panels >= 4 * threads
-    if even and image * (by_panels - 1) <= 2 * part * by_pixels:
-        return 1, by_panels
-    return max(1, by_pixels), 1
+        return 1
+    few = -(-2 * threads // others)
+    parts = min(panels, few)
+    return parts if others * parts % threads == 0 else min(panels, 2 * few)
 
 
 @lru_cache(maxsize=64)
@@ -186,6 +194,12 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
             b = c.gep(start, col, memory)
             copy_panel(c, dtype, to, tile.lanes, tile.vectors, b, p["out_pixel"], pixels, left, "%scratch")
             out = c.gep(part, c.mul(i, panel_size), to)
+            # While this panel is worked on, the next one is fetched, and with the last one the image's next rows.
+            more = c.less(c.add(i, 1), end_panel)
+            next_start = c.gep(start, c.mul(first_panel, tile.width), memory)
+            next_start = c.gep(next_start, c.mul(pixels, p["out_pixel"]), memory)
+            following = c.select(more, c.gep(b, tile.width, memory), next_start, "ptr")
+            ahead = c.select(more, 0, c.mul(c.mul(c.mul(count, p["step_y"]), p["width"]), p["pixel"]))
 
             def tap(t: str) -> None:
                 here = c.gep(runs, c.mul(t, per_tap), "i64")
@@ -197,7 +211,12 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
                     to_here = c.gep(out, c.add(c.mul(t, tap_size), c.mul(r, tile.width)), to)
                     stride = c.mul(p["pixel"], p["step_x"])
                     list_ = c.gep(here, 3, "i64")
-                    arguments = f"ptr {list_}, i64 {number}, i64 {c.sub(r, shift)}, i64 {stride}, ptr {to_here}"
+                    line = c.mul(c.add(c.div(r, height), t), 64)  # tiles after each other fetch a line of each pixel
+                    fetched = c.less(line, tile.width * TYPES[dtype])
+                    next_line = c.select(fetched, c.gep(following, line, "i8"), to_here, "ptr")
+                    next_stride = c.select(fetched, c.mul(p["out_pixel"], TYPES[dtype]), 0)
+                    operands = f"ptr {list_}, i64 {number}, i64 {c.sub(r, shift)}, i64 {stride}"
+                    arguments = f"{operands}, i64 {ahead}, ptr {next_line}, i64 {next_stride}, ptr {to_here}"
                     call_tile(c, tile, "panel", left, arguments)
 
                 c.when(c.less(0, number), lambda: c.loop(0, p["rows_in"], tiles, step=height))
@@ -234,67 +253,5 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
         c.store("i64", c.loop(0, count, row, carried=[("i64", 0)])[0], here)
 
     c.loop(first_row, end_row, block, step=p["block"])
-    c.finish()
-    return module.text()
-
-
-# -- adding the parts ------------------------------------------------------------------------------------------------
-
-SUM_PARAMS = words("groups columns panels lines taps panel_rows parts part width last shift")
-
-
-@lru_cache(maxsize=16)
-def sum_source(out_dtype: str, type: str, lanes: int) -> KernelSource:
-    key = f"conv weight gradient sum {out_dtype} {lanes} {type}"
-    return KernelSource("conv.dw.sum", key, lambda target: emit_sum(out_dtype, type, lanes, target))
-
-
-def emit_sum(out_dtype: str, to: str, lanes: int, target: Target) -> str:
-    """dw's line of column o is `lines` long: element e is tap e % taps of channel e // taps."""
-    module = Module(target)
-    c = Code(module)
-    p = {name: c.param(i) for i, name in enumerate(SUM_PARAMS)}
-    places = c.gep("%params", len(SUM_PARAMS), "i64")
-    parts, dw = c.buffer(0), c.buffer(1)
-    width, registers = p["width"], c.div(p["width"], lanes)
-    vector = f"<{lanes} x {to}>"
-    chunks = c.ceil_div(p["lines"], lanes)
-    square_slot = c.slot(to, lanes * lanes)
-
-    def square(i: str) -> None:
-        e0 = c.mul(c.rem(i, chunks), lanes)
-        rest = c.div(i, chunks)
-        panel, v = c.div(rest, registers), c.rem(rest, registers)
-        base = c.gep(parts, c.add(c.mul(c.mul(panel, p["panel_rows"]), width), c.mul(v, lanes)), to)
-        first = c.add(c.mul(c.rem(panel, p["panels"]), width), c.mul(v, lanes))
-        group = c.div(panel, p["panels"])
-
-        def load_row(r: str) -> None:
-            e = c.min(c.add(e0, r), c.sub(p["lines"], 1))
-            place = c.gep(places, c.mul(c.rem(e, p["taps"]), 2), "i64")
-            m = c.add(c.load("i64", c.gep(place, 1, "i64")), c.div(e, p["taps"]))
-            shifted = c.add(m, c.select(c.less(m, p["last"]), 0, p["shift"]))
-            here = c.gep(base, c.mul(c.add(c.load("i64", place), shifted), width), to)
-
-            def add(_: str, pointer: str, total: str) -> list[str]:
-                value = c.load(vector, pointer, align=4)
-                return [c.gep(pointer, p["part"], to), c.value(f"fadd {vector} {total}, {value}")]
-
-            total = c.loop(0, p["parts"], add, carried=[("ptr", here), (vector, "zeroinitializer")])[1]
-            c.store(vector, total, c.gep(square_slot, c.mul(r, lanes), to), 4)
-
-        c.loop(0, lanes, load_row)
-        transpose_slot(c, to, lanes, square_slot)
-        mask = c.mask(c.sub(p["lines"], e0), lanes)
-
-        def put(r: str) -> None:
-            line = c.load(vector, c.gep(square_slot, c.mul(r, lanes), to), 4)
-            index = c.add(c.mul(c.add(c.mul(group, p["columns"]), c.add(first, r)), p["lines"]), e0)
-            store_as(c, out_dtype, lanes, line, c.gep(dw, index, MEMORY[out_dtype]), mask)
-
-        c.loop(0, c.min(lanes, c.sub(p["columns"], first)), put)
-
-    total = c.mul(c.mul(p["groups"], p["panels"]), c.mul(chunks, registers))
-    c.loop(c.div(c.mul("%task", total), "%tasks"), c.div(c.mul(c.add("%task", 1), total), "%tasks"), square)
     c.finish()
     return module.text()

@@ -1,0 +1,429 @@
+"""3x3 convolutions of stride 1 by Winograd's minimal filtering, F(2x2, 3x3) (Lavin & Gray 2016): forward and input gradient.
+
+A *patch* of 4 x 4 pixels gives 2 x 2 results.  Patches d, weights g and results y are related by
+
+    y = A' [(G g G') * (B' d B)] A,
+
+where the product * is one of 4 x 4 *points*, each on its own.  Summed over channels, each point is a matrix product of patches
+by channels with channels by columns: 16 products for 4 results where the direct way has 36.  The transformations add and
+subtract (G also halves), so sums are shorter than the direct way's and errors no larger.  What they do not keep is how far an
+infinity or a NaN reaches: it spoils all four results of its patches.
+
+A task transforms a block of patches, multiplies them panel by panel with the weights, and transforms back, all in scratch
+that stays in L2; the image, the result and the epilogue are those of the direct way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+
+from lezero.codegen.contraction import statistics
+from lezero.codegen.contraction.conv_weights import pack_weights
+from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
+from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
+from lezero.codegen.contraction.spec import (
+    COMPUTE,
+    ELEMENTS_PER_THREAD,
+    PRODUCTS_PER_THREAD,
+    ConvSpec,
+    tasks_for_elements,
+    tasks_for_products,
+    useful_threads,
+)
+from lezero.codegen.contraction.text import Code, Module, Operand, words
+from lezero.codegen.launch import KernelSource, Launch, Plan
+from lezero.codegen.target import Target
+from lezero.loops.ir import TYPES
+
+POINTS = 16
+DIRECT = 36
+"""Products of a patch, a channel and a column the direct way, by which work is counted."""
+LEAST_CHANNELS = 32
+"""With fewer, the transformations cost what the products save."""
+LEAST_PATCHES = 56
+ROWS = 16
+"""Results whose statistics are taken together."""
+BLOCKS_OF_STATISTICS = 8
+BLOCK_BYTES = 480 << 10
+"""Transformed patches of a task: with a panel of weights and its products they stay in L2."""
+
+PARAMS = words(
+    "images height width depth columns result_height result_width top left down across panels block blocks plane"
+)
+"""down, across: patches of an image; plane: elements between the points of the transformed block."""
+
+
+def suits(spec: ConvSpec, n: int, h: int, w: int) -> bool:
+    """Whether the result of a convolution, or its gradient, of `n` images of `h` x `w` pixels is computed this way."""
+    same = spec.kernel == (3, 3) and spec.stride == spec.dilation == (1, 1) and spec.groups == 1
+    even = h % 2 == w % 2 == 0
+    return (
+        spec.minimal and (even or not spec.statistics) and same and not spec.planar and spec.dtype in ("f32", "f64") and min(spec.channels) >= LEAST_CHANNELS
+        and n * -(-h // 2) * -(-w // 2) >= LEAST_PATCHES
+    )  # fmt: skip
+
+
+def plan_forward(
+    spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target, epilogue_params: tuple[int, ...]
+) -> Plan:
+    """As ``plan_conv_forward``."""
+    ci, co = spec.channels
+    tile = choose_tile(target, TYPES[spec.dtype], co)
+    packed = pack_weights(
+        spec.dtype, tile, groups=1, columns=co, outer=1, slice=0, line=ci * 9, length=ci * 9, group=0, rows=ci * 9,
+        places=[t * ci for t in range(9)], threads=threads,
+    )  # fmt: skip
+    top, left, _, _ = spec.padding
+    result = spec.out_size(h, w)
+    plan = _plan(
+        packed, "x", (n, h, w), ci, co, result, (top, left), spec.tail, tile, threads, epilogue_params, spec.statistics
+    )
+    if spec.statistics:
+        p = dict(zip(PARAMS, plan.launches[-1].params))
+        pixels = n * result[0] * result[1]
+        plan.launches.append(statistics.join(tile, pixels, 4 * p["block"], 1, co, p["panels"], threads))
+        plan.workspaces["w:parts"] = p["blocks"] * 2 * p["panels"] * tile.width * tile.itemsize
+    return plan
+
+
+def plan_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target) -> Plan:
+    """As ``plan_conv_input_grad``: the convolution of the result's gradient with the weights turned around."""
+    ci, co = spec.channels
+    tile = choose_tile(target, TYPES[spec.dtype], ci)
+    packed = pack_weights(
+        spec.dtype, tile, groups=1, columns=ci, outer=co, slice=ci * 9, line=9, length=9, group=0, rows=co * 9,
+        places=[(8 - t) * co for t in range(9)], threads=threads,
+    )  # fmt: skip
+    top, left, _, _ = spec.padding
+    ((_, stored, value),) = plain(spec.out_dtype, COMPUTE[spec.dtype]).outputs
+    tail = Epilogue((("dx", stored, value),))
+    image = (n, *spec.out_size(h, w))
+    return _plan(packed, "dy", image, co, ci, (h, w), (2 - top, 2 - left), tail, tile, threads, ())
+
+
+def _plan(
+    packed: tuple[Launch, int], operand: str, image: tuple[int, int, int], depth: int, columns: int,
+    result: tuple[int, int], padding: tuple[int, int], tail: Epilogue, tile: Tile, threads: int,
+    epilogue_params: tuple[int, ...], sums: bool = False,
+) -> Plan:  # fmt: skip
+    launch, bytes = packed
+    down, across = -(-result[0] // 2), -(-result[1] // 2)
+    patches = image[0] * down * across
+    products = patches * DIRECT * depth * columns
+    threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
+    block = _block(tile, depth, patches, BLOCKS_OF_STATISTICS if sums else 1 if threads == 1 else 4 * threads)
+    blocks = -(-patches // block)
+    plane = block * depth + tile.lanes  # planes a multiple of 4 KiB apart would share the same few lines of L1
+    params = (
+        *image, depth, columns, *result, *padding, down, across, -(-columns // tile.width), block, blocks, plane,
+        *epilogue_params,
+    )  # fmt: skip
+    tasks = tasks_for_products(blocks, products, threads, each=16)
+    names = (operand, "w:points", *tail.names, *["w:parts"] * sums)
+    weights = _transform_weights(tile, depth, params[PARAMS.index("panels")], threads)
+    return Plan(
+        [launch, weights, Launch(_source(tail, tile, sums), names, params, tasks)],
+        {"w:weights": bytes, "w:points": bytes // 9 * POINTS},
+    )
+
+
+def _block(tile: Tile, depth: int, patches: int, wanted: int) -> int:
+    """Patches of a block, in whole tiles, if there are to be at least `wanted` blocks."""
+    fit = max(1, BLOCK_BYTES // (POINTS * depth * tile.itemsize * tile.height))
+    shared = max(1, patches // (tile.height * wanted))
+    return min(fit, shared, 16) * tile.height
+
+
+# -- the weights -------------------------------------------------------------------------------------------------------
+
+
+def _transform_weights(tile: Tile, depth: int, panels: int, threads: int) -> Launch:
+    elements = POINTS * panels * depth * tile.width
+    threads = useful_threads(threads, elements, ELEMENTS_PER_THREAD)
+    tasks = tasks_for_elements(panels * depth, elements, threads)
+    key = f"winograd weights {tile.type} {tile.lanes} {tile.vectors}"
+    source = KernelSource("winograd.weights", key, lambda target: _emit_weights(tile, target))
+    return Launch(source, ("w:weights", "w:points"), (depth, panels), tasks)
+
+
+def _emit_weights(tile: Tile, target: Target) -> str:
+    """Panels of 9 taps by depth become panels of 16 points by depth: G g G'."""
+    module = Module(target)
+    c = Code(module)
+    depth, panels = c.param(0), c.param(1)
+    taps, points = c.buffer(0), c.buffer(1)
+    math = Adding(c, tile)
+    tap = c.mul(depth, tile.width)
+
+    def row(i: str) -> None:
+        at = c.mul(c.rem(i, depth), tile.width)
+        start = c.gep(taps, c.add(c.mul(c.mul(c.div(i, depth), 9), tap), at), tile.type)
+        out = c.gep(points, c.add(c.mul(c.mul(c.div(i, depth), POINTS), tap), at), tile.type)
+        for v in range(tile.vectors):
+            g = [math.load(start, c.add(c.mul(tap, t), v * tile.lanes)) for t in range(9)]
+            for k, value in enumerate(two_ways(g, 3, lambda line: _weights_line(math, line))):
+                math.store(value, out, c.add(c.mul(tap, k), v * tile.lanes))
+
+    total = c.mul(panels, depth)
+    c.loop(c.div(c.mul("%task", total), "%tasks"), c.div(c.mul(c.add("%task", 1), total), "%tasks"), row)
+    c.finish()
+    return module.text()
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _source(tail: Epilogue, tile: Tile, sums: bool) -> KernelSource:
+    key = f"winograd {tile} {tail.key()}{' statistics' if sums else ''}"
+    return KernelSource(
+        "winograd", key, lambda target: _emit(tail, tile, sums, target), scratch=lambda p: layout(tile, p)[-1]
+    )
+
+
+def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
+    """Byte offsets in scratch, after the transformed patches: their products, a row of results, rows kept for statistics, zeros, table; the end."""
+    p = dict(zip(PARAMS, params))
+    products = POINTS * p["plane"] * tile.itemsize
+    rows = products + POINTS * _product_plane(tile, p["block"]) * tile.itemsize
+    zeros = rows + (1 + ROWS) * tile.width * tile.itemsize
+    table = zeros + (p["depth"] * tile.itemsize + 63) // 64 * 64
+    return products, rows, zeros, table, table + POINTS * (p["block"] // tile.height) * entry_words(tile) * 8
+
+
+def _product_plane(tile: Tile, block: int) -> int:
+    return block * tile.width + tile.lanes
+
+
+def _emit(tail: Epilogue, tile: Tile, sums: bool, target: Target) -> str:
+    module = Module(target)
+    emit_rows_tiles(module, tile)
+    c = Code(module)
+    p = {name: c.param(i) for i, name in enumerate(PARAMS)}
+    image, weights = c.buffer(0), c.buffer(1)
+    to, height = tile.type, tile.height
+    epilogue = Emitter(c, tail, tile.lanes, first_buffer=2, first_param=len(PARAMS))
+    math = Adding(c, tile)
+    found = statistics.Block(c, replace(tile, height=ROWS)) if sums else None
+    parts = c.buffer(2 + len(tail.names)) if sums else ""
+
+    # The same layout as `layout`, with sizes in registers.
+    product_plane = c.add(c.mul(p["block"], tile.width), tile.lanes)
+    products = c.gep("%scratch", c.mul(p["plane"], POINTS), to)
+    rows = c.gep(products, c.mul(product_plane, POINTS), to)
+    kept = c.gep(rows, tile.width, to)
+    zeros = c.gep(kept, ROWS * tile.width, to)
+    table = c.gep(zeros, c.round_up(c.mul(p["depth"], tile.itemsize), 64), "i8")
+    tiles = c.div(p["block"], height)
+    point_size = c.mul(p["depth"], tile.width)
+
+    c.loop(0, p["depth"], lambda i: c.store(to, "0.0", c.gep(zeros, i, to)))
+    patches = c.mul(p["images"], c.mul(p["down"], p["across"]))
+
+    def list_rows(point: str) -> None:
+        """Where each row of each tile of a point is read: the same for every block."""
+
+        def of_tile(t: str) -> None:
+            entry = c.gep(table, c.mul(c.add(c.mul(point, tiles), t), entry_words(tile)), "ptr")
+            c.store("i64", 0, entry)
+            start = c.add(c.mul(point, p["plane"]), c.mul(c.mul(t, height), p["depth"]))
+            for r in range(height):
+                c.store("ptr", c.gep("%scratch", c.add(start, c.mul(p["depth"], r)), to), c.gep(entry, 1 + r, "ptr"))
+
+        c.loop(0, tiles, of_tile)
+
+    c.loop(0, POINTS, list_rows)
+
+    def transform(t: str, n: str, y: str, x: str) -> None:
+        """One patch of the block, B' d B."""
+        pixels = patch_pixels(
+            c, (image, zeros, to), (p["height"], p["width"], p["depth"]), n, c.sub(y, p["top"]), c.sub(x, p["left"]), 4
+        )
+        out = c.gep("%scratch", c.mul(t, p["depth"]), to)
+
+        def channels(j: Operand, mask: str | None) -> None:
+            d = [math.load(pixel, j, mask) for pixel in pixels]
+            for k, value in enumerate(two_ways(d, 4, lambda line: patch_line(math, line))):
+                math.store(value, out, c.add(c.mul(p["plane"], k), j), mask)
+
+        c.over_vectors(p["depth"], tile.lanes, channels)
+
+    def back(t: str, n: str, y: str, x: str, col: Operand, count: Operand) -> None:
+        """The results of one patch, A' m A, for a panel of columns."""
+        start = c.gep(products, c.mul(t, tile.width), to)
+        results: list[list[str]] = [[] for _ in range(4)]
+        for v in range(tile.vectors):
+            m = [math.load(start, c.add(c.mul(product_plane, k), v * tile.lanes)) for k in range(POINTS)]
+            for k, value in enumerate(two_ways(m, 4, lambda line: _result_line(math, line))):
+                results[k].append(value)
+        whole = c.less(tile.width - 1, c.sub(p["columns"], col))
+
+        def put(pixel: Operand, vectors: list[str]) -> None:
+            index = c.add(c.mul(pixel, p["columns"]), col)
+
+            def direct() -> None:
+                for v, value in enumerate(vectors):
+                    math.store(value, epilogue.outputs[0], c.add(index, v * tile.lanes))
+
+            def by_row() -> None:
+                for v, value in enumerate(vectors):
+                    math.store(value, rows, v * tile.lanes)
+                epilogue.row(tile, rows, Place(pixel, col, 0, index), p["columns"])
+
+            if stores_only(tail, to):
+                c.when(whole, direct, by_row)
+            else:
+                by_row()
+
+        for k, (down, across) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
+            here_y, here_x = c.add(y, down), c.add(x, across)
+            inside = c.value(f"and i1 {c.less(here_y, p['result_height'])}, {c.less(here_x, p['result_width'])}")
+            pixel = c.add(c.mul(c.add(c.mul(n, p["result_height"]), here_y), p["result_width"]), here_x)
+            c.when(inside, partial(put, pixel, results[k]))
+        if found:
+            # All four are inside then.
+            number = c.value(f"and i64 {t}, {ROWS // 4 - 1}")
+            for k, vectors in enumerate(results):
+                for v, value in enumerate(vectors):
+                    math.store(value, kept, c.add(c.mul(number, 4 * tile.width), k * tile.width + v * tile.lanes))
+            full = c.value(f"icmp eq i64 {number}, {ROWS // 4 - 1}")
+            complete = c.value(f"or i1 {full}, {c.less(c.sub(count, 2), t)}")
+            there, before = c.mul(c.add(number, 1), 4), c.mul(c.sub(t, number), 4)
+            c.when(complete, lambda: found.add(kept, tile.width, there, before))
+
+    def item(i: str) -> None:
+        first = c.mul(i, p["block"])
+        count = c.min(p["block"], c.sub(patches, first))
+        corner = first_corner(c, p, first)
+        over_patches(c, p, count, corner, transform)
+
+        def panel(number: str) -> None:
+            panel_weights = c.gep(weights, c.mul(c.mul(number, POINTS), point_size), to)
+
+            def point(k: str) -> None:
+                b, out = c.gep(panel_weights, c.mul(k, point_size), to), c.gep(products, c.mul(k, product_plane), to)
+
+                def one_tile(t: str) -> None:
+                    entry = c.gep(table, c.mul(c.add(c.mul(k, tiles), c.div(t, height)), entry_words(tile)), "ptr")
+                    ahead = c.mul(p["depth"], height)
+                    here = c.gep(out, c.mul(t, tile.width), to)
+                    arguments = f"ptr {entry}, i64 1, ptr {b}, i64 {tile.width}, i64 {p['depth']}, i64 {ahead}, ptr {here}, i64 {tile.width}"
+                    call_tile(c, tile, "rows", c.sub(count, t), arguments)
+
+                c.loop(0, count, one_tile, step=height)
+
+            c.loop(0, POINTS, point)
+            col = c.mul(number, tile.width)
+            if found:
+                found.clear()
+            over_patches(c, p, count, corner, lambda t, n, y, x: back(t, n, y, x, col, count))
+            if found:
+                line = c.mul(p["panels"], tile.width)
+                means = c.gep(parts, c.add(c.mul(c.mul(i, 2), line), col), to)
+                found.put(means, c.gep(means, line, to))
+
+        c.loop(0, p["panels"], panel)
+
+    total = p["blocks"]
+    c.loop(c.div(c.mul("%task", total), "%tasks"), c.div(c.mul(c.add("%task", 1), total), "%tasks"), item)
+    c.finish()
+    return module.text()
+
+
+Corner = tuple[Operand, Operand, Operand]
+"""Where a patch lies: its image, and the first row and column of its results."""
+
+
+def first_corner(c: Code, p: dict[str, str], number: Operand) -> Corner:
+    """The corner of a patch by its number."""
+    of_image = c.mul(p["down"], p["across"])
+    n, rest = c.div(number, of_image), c.rem(number, of_image)
+    return n, c.mul(c.div(rest, p["across"]), 2), c.mul(c.rem(rest, p["across"]), 2)
+
+
+def over_patches(c: Code, p: dict[str, str], count: Operand, first: Corner, body: Callable[..., None]) -> None:
+    """Run ``body(t, n, y, x)`` for `count` patches from the one at `first` on."""
+
+    def step(t: str, n: str, y: str, x: str) -> list[str]:
+        body(t, n, y, x)
+        next_x = c.add(x, 2)
+        row_goes_on = c.less(next_x, p["result_width"])
+        next_y = c.select(row_goes_on, y, c.add(y, 2))
+        image_goes_on = c.less(next_y, p["result_height"])
+        return [
+            c.select(image_goes_on, n, c.add(n, 1)),
+            c.select(image_goes_on, next_y, 0),
+            c.select(row_goes_on, next_x, 0),
+        ]
+
+    c.loop(0, count, step, carried=[("i64", place) for place in first])
+
+
+def patch_pixels(
+    c: Code, memory: tuple[str, str, str], size: tuple[str, str, str], n: Operand, y: Operand, x: Operand, side: int
+) -> list[str]:
+    """Where the pixels of a square are read, row by row: in image `n` from (y, x) on, or on zeros beside it.
+
+    memory : the images, the zeros, and the LLVM type of both.
+    size : height, width and channels of an image.
+    """
+    (images, zeros, to), (height, width, channels) = memory, size
+    columns = [(c.below(c.add(x, j), width), c.add(x, j)) for j in range(side)]
+    found = []
+    for i in range(side):
+        inside_y, start = c.below(c.add(y, i), height), c.mul(c.add(c.mul(n, height), c.add(y, i)), width)
+        for inside_x, column in columns:
+            inside = c.value(f"and i1 {inside_y}, {inside_x}")
+            pixel = c.gep(images, c.mul(c.add(start, column), channels), to)
+            found.append(c.select(inside, pixel, zeros, "ptr"))
+    return found
+
+
+# -- the transformations, along one axis -------------------------------------------------------------------------------
+
+
+class Adding:
+    """Sums and differences of the vectors of a tile's type."""
+
+    def __init__(self, c: Code, tile: Tile) -> None:
+        self.c, self.tile = c, tile
+
+    def load(self, pointer: str, index: Operand, mask: str | None = None) -> str:
+        return self.c.vector_load(self.tile.type, self.tile.lanes, self.c.gep(pointer, index, self.tile.type), mask)
+
+    def store(self, value: str, pointer: str, index: Operand, mask: str | None = None) -> None:
+        here = self.c.gep(pointer, index, self.tile.type)
+        self.c.vector_store(self.tile.type, self.tile.lanes, value, here, mask)
+
+    def add(self, a: str, b: str) -> str:
+        return self.c.value(f"fadd {self.tile.register} {a}, {b}")
+
+    def sub(self, a: str, b: str) -> str:
+        return self.c.value(f"fsub {self.tile.register} {a}, {b}")
+
+    def negative(self, a: str) -> str:
+        return self.c.value(f"fneg {self.tile.register} {a}")
+
+    def half(self, a: str) -> str:
+        return self.c.value(f"fmul {self.tile.register} {a}, {self.c.splat('0.5', self.tile.type, self.tile.lanes)}")
+
+
+def two_ways(values: Sequence[str], side: int, line: Callable[[Sequence[str]], list[str]]) -> list[str]:
+    """Apply `line` to the columns of a square of `side` (row by row), then to the rows of what comes out."""
+    columns = [line(values[j::side]) for j in range(side)]
+    return [value for i in range(len(columns[0])) for value in line([column[i] for column in columns])]
+
+
+def _weights_line(math: Adding, g: Sequence[str]) -> list[str]:
+    ends, middle = math.half(math.add(g[0], g[2])), math.half(g[1])
+    return [g[0], math.add(ends, middle), math.sub(ends, middle), g[2]]
+
+
+def patch_line(math: Adding, d: Sequence[str]) -> list[str]:
+    return [math.sub(d[0], d[2]), math.add(d[1], d[2]), math.sub(d[2], d[1]), math.sub(d[1], d[3])]
+
+
+def _result_line(math: Adding, m: Sequence[str]) -> list[str]:
+    return [math.add(math.add(m[0], m[1]), m[2]), math.sub(math.sub(m[1], m[2]), m[3])]

@@ -1,0 +1,240 @@
+"""The gradient of a 3x3 convolution with respect to its weights by minimal filtering, F(3x3, 2x2): see ``winograd.py``.
+
+As the result is A' [(G g G') * (B' d B)] A of weights g and a patch d, the weights' gradient is G' S G with
+
+    S = sum over patches of (A dy A') * (B' d B),
+
+for each of the 16 points a matrix product of channels by patches with patches by columns.  A task takes some panels of
+columns and a part of the patches, block by block; its sums stay in its own part of a workspace.  A second launch adds the
+parts and transforms them, a third writes (O, I, 3, 3).  Into how many parts the patches are cut follows from the sizes, so
+the sums do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_panel_tiles
+from lezero.codegen.contraction.spec import (
+    ELEMENTS_PER_THREAD,
+    PRODUCTS_PER_THREAD,
+    ConvSpec,
+    tasks_for_elements,
+    useful_threads,
+)
+from lezero.codegen.contraction.text import Code, Module, Operand, words
+from lezero.codegen.contraction.weight_sums import sum_parts
+from lezero.codegen.contraction.winograd import (
+    DIRECT,
+    POINTS,
+    Adding,
+    first_corner,
+    over_patches,
+    patch_line,
+    patch_pixels,
+    two_ways,
+)
+from lezero.codegen.launch import MOST_PRODUCTS, KernelSource, Launch, Plan, divided
+from lezero.codegen.target import Target
+from lezero.loops.ir import TYPES
+
+PARAMS = words(
+    "images height width depth columns result_height result_width top left down across panels block plane rows "
+    "patch_parts panel_parts"
+)
+"""rows: of a panel's point, `depth` rounded up to whole tiles."""
+
+BLOCK_BYTES = 1 << 20
+"""Transformed patches of a task; more of them save more reading and writing of sums than they cost in L2."""
+FEW_PANELS = 8
+PARTS = 4
+"""Into so many parts the patches are cut where there are few panels to divide among threads."""
+
+
+def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target) -> Plan:
+    """As ``plan_conv_weight_grad``."""
+    ci, co = spec.channels
+    tile = choose_tile(target, TYPES[spec.dtype], co)
+    oh, ow = spec.out_size(h, w)
+    down, across = -(-oh // 2), -(-ow // 2)
+    patches = n * down * across
+    panels, rows = -(-co // tile.width), -(-ci // tile.height) * tile.height
+    products = patches * DIRECT * ci * co
+    threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
+    part = panels * POINTS * rows * tile.width
+    patch_parts = 1 if panels >= FEW_PANELS else min(PARTS, patches)
+    # Parts of the patches take memory: together no more than the image.
+    most_parts = max(patch_parts, min(patches, n * h * w * ci // part))
+    patch_parts = divided(most_parts, patch_parts, products, MOST_PRODUCTS * panels)
+    panel_parts = 1 if patch_parts >= 2 * threads else min(panels, 2 * threads // patch_parts)
+    panel_parts = divided(panels, panel_parts, products, MOST_PRODUCTS * patch_parts)
+    block = min(max(16, BLOCK_BYTES // (POINTS * ci * tile.itemsize)), 256, -(-patches // patch_parts))
+    plane = block * ci + 2 * tile.lanes  # the last tile of rows may read past the last channel
+    top, left, _, _ = spec.padding
+    params = (
+        n, h, w, ci, co, oh, ow, top, left, down, across, panels, block, plane, rows, patch_parts, panel_parts,
+    )  # fmt: skip
+    sums = Launch(_source(tile), ("x", "dy", "w:parts"), params, patch_parts * panel_parts)
+    taps = _transform_back(tile, panels * rows, rows, part, patch_parts, threads)
+    places = [(t * rows, 0) for t in range(9)]
+    write = sum_parts(spec.out_dtype, tile, 1, co, ci, 9 * rows, 1, 0, (rows, 0), places, threads, "w:taps")
+    sizes = {"w:parts": patch_parts * part * tile.itemsize, "w:taps": part // POINTS * 9 * tile.itemsize}
+    return Plan([sums, taps, write], sizes)
+
+
+@lru_cache(maxsize=16)
+def _source(tile: Tile) -> KernelSource:
+    key = f"winograd weight gradient {tile}"
+    return KernelSource("winograd.dw", key, lambda target: _emit(tile, target), scratch=lambda p: layout(tile, p)[-1])
+
+
+def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
+    """Byte offsets in scratch, after the transformed patches: transformed gradients, a run, zeros; the end."""
+    p = dict(zip(PARAMS, params))
+    gradients = POINTS * p["plane"] * tile.itemsize
+    run = gradients + POINTS * _gradient_plane(tile, p["block"]) * tile.itemsize
+    zeros = run + 64
+    return gradients, run, zeros, zeros + max(p["depth"], tile.width) * tile.itemsize
+
+
+def _gradient_plane(tile: Tile, block: int) -> int:
+    return block * tile.width + tile.lanes
+
+
+def _emit(tile: Tile, target: Target) -> str:
+    module = Module(target)
+    emit_panel_tiles(module, tile)
+    c = Code(module)
+    p = {name: c.param(i) for i, name in enumerate(PARAMS)}
+    image, dy, parts = c.buffer(0), c.buffer(1), c.buffer(2)
+    to, height = tile.type, tile.height
+    math = Adding(c, tile)
+
+    # The same layout as `layout`, with sizes in registers.
+    gradient_plane = c.add(c.mul(p["block"], tile.width), tile.lanes)
+    gradients = c.gep("%scratch", c.mul(p["plane"], POINTS), to)
+    run = c.gep(gradients, c.mul(gradient_plane, POINTS), to)
+    zeros = c.gep(run, 64, "i8")
+    c.loop(0, c.max(p["depth"], tile.width), lambda i: c.store(to, "0.0", c.gep(zeros, i, to)))
+
+    patches = c.mul(p["images"], c.mul(p["down"], p["across"]))
+    patch_part, panel_part = c.rem("%task", p["patch_parts"]), c.div("%task", p["patch_parts"])
+    first_patch = c.div(c.mul(patches, patch_part), p["patch_parts"])
+    end_patch = c.div(c.mul(patches, c.add(patch_part, 1)), p["patch_parts"])
+    first_panel = c.div(c.mul(p["panels"], panel_part), p["panel_parts"])
+    end_panel = c.div(c.mul(p["panels"], c.add(panel_part, 1)), p["panel_parts"])
+    point_size = c.mul(p["rows"], tile.width)
+    panel_size = c.mul(point_size, POINTS)
+    part = c.gep(parts, c.mul(c.mul(patch_part, p["panels"]), panel_size), to)
+    c.loop(
+        c.mul(first_panel, panel_size), c.mul(end_panel, panel_size),
+        lambda i: c.store(tile.register, "zeroinitializer", c.gep(part, i, to), align=tile.itemsize), step=tile.lanes,
+    )  # fmt: skip
+
+    def transform(t: str, n: str, y: str, x: str) -> None:
+        """One patch of the block, B' d B."""
+        pixels = patch_pixels(
+            c, (image, zeros, to), (p["height"], p["width"], p["depth"]), n, c.sub(y, p["top"]), c.sub(x, p["left"]), 4
+        )
+        out = c.gep("%scratch", c.mul(t, p["depth"]), to)
+
+        def channels(j: Operand, mask: str | None) -> None:
+            d = [math.load(pixel, j, mask) for pixel in pixels]
+            for k, value in enumerate(two_ways(d, 4, lambda line: patch_line(math, line))):
+                math.store(value, out, c.add(c.mul(p["plane"], k), j), mask)
+
+        c.over_vectors(p["depth"], tile.lanes, channels)
+
+    def transform_gradient(t: str, n: str, y: str, x: str, col: Operand) -> None:
+        """The gradient of one patch's results, A dy A', for a panel of columns."""
+        size = (p["result_height"], p["result_width"], p["columns"])
+        pixels = patch_pixels(c, (c.gep(dy, col, to), zeros, to), size, n, y, x, 2)
+        out = c.gep(gradients, c.mul(t, tile.width), to)
+        for v in range(tile.vectors):
+            mask = c.mask(c.sub(c.sub(p["columns"], col), v * tile.lanes), tile.lanes)
+            d = [math.load(pixel, v * tile.lanes, mask) for pixel in pixels]
+            for k, value in enumerate(two_ways(d, 2, lambda line: _gradient_line(math, line))):
+                math.store(value, out, c.add(c.mul(gradient_plane, k), v * tile.lanes))
+
+    def block(first: str) -> None:
+        count = c.min(p["block"], c.sub(end_patch, first))
+        corner = first_corner(c, p, first)
+        over_patches(c, p, count, corner, transform)
+        c.store("i64", count, c.gep(run, 2, "i64"))
+
+        def panel(number: str) -> None:
+            col = c.mul(number, tile.width)
+            over_patches(c, p, count, corner, lambda t, n, y, x: transform_gradient(t, n, y, x, col))
+            out = c.gep(part, c.mul(number, panel_size), to)
+
+            def point(k: str) -> None:
+                c.store("ptr", c.gep("%scratch", c.mul(p["plane"], k), to), run)
+                c.store("ptr", c.gep(gradients, c.mul(gradient_plane, k), to), c.gep(run, 1, "i64"))
+                here = c.gep(out, c.mul(point_size, k), to)
+
+                def tiles(r: str) -> None:
+                    sums, following = (c.gep(here, c.mul(row, tile.width), to) for row in (r, c.add(r, height)))
+                    fetched = f"i64 0, ptr {following}, i64 64"  # sums that are added to next
+                    arguments = f"ptr {run}, i64 1, i64 {r}, i64 {p['depth']}, {fetched}, ptr {sums}"
+                    call_tile(c, tile, "panel", c.sub(p["depth"], r), arguments)
+
+                c.loop(0, p["depth"], tiles, step=height)
+
+            c.loop(0, POINTS, point)
+
+        c.loop(first_panel, end_panel, panel)
+
+    c.loop(first_patch, end_patch, block, step=p["block"])
+    c.finish()
+    return module.text()
+
+
+def _gradient_line(math: Adding, d: Sequence[str]) -> list[str]:
+    return [d[0], math.add(d[0], d[1]), math.sub(d[0], d[1]), math.negative(d[1])]
+
+
+# -- adding the parts, and back to 3x3 ---------------------------------------------------------------------------------
+
+
+def _transform_back(tile: Tile, lines: int, rows: int, part: int, parts: int, threads: int) -> Launch:
+    elements = lines * tile.width * POINTS * parts
+    threads = useful_threads(threads, elements, ELEMENTS_PER_THREAD)
+    tasks = tasks_for_elements(lines, elements, threads)
+    key = f"winograd weight gradient sum {tile.type} {tile.lanes} {tile.vectors}"
+    source = KernelSource("winograd.dw.sum", key, lambda target: _emit_back(tile, target))
+    return Launch(source, ("w:parts", "w:taps"), (lines, rows, part, parts), tasks)
+
+
+def _emit_back(tile: Tile, target: Target) -> str:
+    """Panels of 16 points by rows, in parts, become panels of 9 taps by rows: G' S G of the parts' sum."""
+    module = Module(target)
+    c = Code(module)
+    lines, rows, part, parts = (c.param(i) for i in range(4))
+    points, taps = c.buffer(0), c.buffer(1)
+    math = Adding(c, tile)
+    size = c.mul(rows, tile.width)
+
+    def line(i: str) -> None:
+        panel, at = c.div(i, rows), c.mul(c.rem(i, rows), tile.width)
+        start = c.gep(points, c.add(c.mul(c.mul(panel, POINTS), size), at), tile.type)
+        out = c.gep(taps, c.add(c.mul(c.mul(panel, 9), size), at), tile.type)
+        for v in range(tile.vectors):
+
+            def add(_: str, pointer: str, *sums: str, v: int = v) -> list[str]:
+                more = [math.load(pointer, c.add(c.mul(size, k), v * tile.lanes)) for k in range(POINTS)]
+                return [c.gep(pointer, part, tile.type), *map(math.add, sums, more)]
+
+            carried = [("ptr", start), *[(tile.register, "zeroinitializer")] * POINTS]
+            sums = c.loop(0, parts, add, carried=carried)[1:]
+            for k, value in enumerate(two_ways(sums, 4, lambda four: _taps_line(math, four))):
+                math.store(value, out, c.add(c.mul(size, k), v * tile.lanes))
+
+    c.loop(c.div(c.mul("%task", lines), "%tasks"), c.div(c.mul(c.add("%task", 1), lines), "%tasks"), line)
+    c.finish()
+    return module.text()
+
+
+def _taps_line(math: Adding, s: Sequence[str]) -> list[str]:
+    inner = math.half(math.add(s[1], s[2]))
+    return [math.add(s[0], inner), math.half(math.sub(s[1], s[2])), math.add(inner, s[3])]
