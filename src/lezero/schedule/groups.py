@@ -524,6 +524,8 @@ class Grouping:
             return "the mean that it needs is not taken from the tiles"
         if any(n.op.kind == "elementwise" for n in group.nodes):
             return "the tiles are finished by an epilogue"
+        if any(n.op.kind == "reduce" and (squares_of(n) is None) == (total is None) for n in group.nodes):
+            return "the tiles give this sum already"
         self._admit(group, node, (), 0, [])
         return None
 
