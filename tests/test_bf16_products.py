@@ -47,6 +47,26 @@ def test_matrix_products_are_exact(target: Target, trans_a: bool, trans_b: bool)
 
 @pytest.mark.parametrize("trans_a", [False, True])
 @pytest.mark.parametrize("trans_b", [False, True])
+def test_operands_of_f32_are_rounded_while_they_are_packed(target: Target, trans_a: bool, trans_b: bool):
+    """To the nearest, and to even between two: where products of bf16 are no faster, nothing is rounded."""
+    rng = np.random.default_rng(4)
+    for batch, m, n, k in SIZES[1:]:
+        a, b = (rng.integers(-999, 1000, (batch, *s)).astype(np.float32) for s in ((m, k), (k, n)))
+        stored = {
+            "a": np.ascontiguousarray(a.swapaxes(1, 2)) if trans_a else a,
+            "b": np.ascontiguousarray(b.swapaxes(1, 2)) if trans_b else b,
+        }
+        out = poison((batch, m, n), "f32")
+        plan = plan_matmul(MatmulSpec("f32", "f32", trans_a, trans_b, rounded=True), batch, m, n, k, 2, target)
+        run(plan, {**stored, "out": out}, target, 2)
+        if target.bf16_dot:
+            a, b = a.astype(NUMPY["bf16"]), b.astype(NUMPY["bf16"])
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        np.testing.assert_allclose(out, exact, rtol=0, atol=2e-6 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
 def test_nothing_beside_an_operand_is_multiplied(target: Target, trans_a: bool, trans_b: bool):
     """An odd reduction ends within a pair; whatever lies behind it, and beside the matrix, is NaN here."""
     rng = np.random.default_rng(1)

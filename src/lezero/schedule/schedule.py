@@ -269,9 +269,13 @@ def _memory_of(outputs: Sequence[Node], orders: dict[Node, Order]) -> tuple[Node
 
 
 def build(
-    graph: Graph, leaf_orders: dict[Node, Order], donatable: frozenset[Node], target: Target, threads: int
-) -> Schedule:
-    """Schedule a primitive graph (what ``passes.pipeline.restructure`` gives)."""
+    graph: Graph, leaf_orders: dict[Node, Order], donatable: frozenset[Node], target: Target, threads: int,
+    rounded: bool = False,
+) -> Schedule:  # fmt: skip
+    """Schedule a primitive graph (what ``passes.pipeline.restructure`` gives).
+
+    rounded : whether matrix products of float32 may round their operands to bfloat16.
+    """
     given = graph
     grouping, recomputed = arrange(graph, leaf_orders, threads)
     graph, orders = grouping.graph, grouping.orders
@@ -279,7 +283,7 @@ def build(
     stored: set[Node] = set(graph.outputs)
     for g in groups:
         stored |= g.reads
-    steps = [_step(g, grouping, stored) for g in groups]
+    steps = [_step(g, grouping, stored, rounded) for g in groups]
     ordered, beside = order_steps(steps, graph.outputs)
     shapes = [n.shape for n in given.outputs]
     reused, shared = _reuse(ordered, beside, graph, shapes, orders, donatable)
@@ -293,11 +297,11 @@ def _empty(node: Node) -> bool:
     return any(same(d, 0) for d in node.shape)
 
 
-def _step(group: Group, grouping: Grouping, stored: set[Node]) -> Step:
+def _step(group: Group, grouping: Grouping, stored: set[Node], rounded: bool) -> Step:
     writes = tuple(n for n in group.nodes if n in stored)
     reads = frozenset(group.reads)
     if group.kind == "contraction":
-        return Step(group, Contracted(group, grouping, stored), [], reads, writes)
+        return Step(group, Contracted(group, grouping, stored, rounded), [], reads, writes)
     if group.kind == "opaque":
         from lezero.schedule.opaque import lower_opaque
 

@@ -67,7 +67,8 @@ def plan_matmul(
         params = (batch, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c, *epilogue_params)
         return Plan([gemv.launch(spec, params, threads)])
     compute = COMPUTE[spec.dtype]
-    tile = choose_tile(target, TYPES[compute], n, pairs.supported(spec.dtype, target))
+    paired = pairs.supported("bf16" if spec.rounded else spec.dtype, target)
+    tile = choose_tile(target, TYPES[compute], n, paired)
     depth = split.depth(tile, target, batch, m, n, k)
     if depth == k:
         launch = product(
@@ -130,7 +131,7 @@ def reads_in_place(spec: MatmulSpec, tile: Tile, target: Target, mc: int, k: int
 
     It does when few tiles share a panel, provided that its rows do not fall into a few sets of L2 (taken to have 8 ways).
     """
-    if spec.trans_b or spec.dtype != COMPUTE[spec.dtype]:
+    if spec.trans_b or tile.pairs or spec.dtype != COMPUTE[spec.dtype]:
         return False
     sets = target.l2_bytes // (8 * 64)
     distinct = sets // gcd(sets, max(1, ldb * tile.itemsize // 64))

@@ -4,14 +4,17 @@
 and the layout of scratch are those of f32, with half as many steps: A and B are packed as pairs, which stand in registers
 of `float` that nobody computes with.  The second half of the last pair of an odd reduction is zero in both operands.
 
-Packing has the names and the arguments of :mod:`lezero.codegen.contraction.pack`; lengths of the reduction count bf16.
+Packing has the names and the arguments of :mod:`lezero.codegen.contraction.pack`; lengths of the reduction count bf16.  What
+is packed may be f32, too: it is rounded on the way.
 """
 
 from __future__ import annotations
 
-from lezero.codegen.contraction.pack import load_as, transpose
-from lezero.codegen.contraction.text import Code, Operand
+from lezero.codegen import half
+from lezero.codegen.contraction.pack import transpose
+from lezero.codegen.contraction.text import MEMORY, Code, Operand
 from lezero.codegen.target import Target
+from lezero.codegen.values import X
 
 TO = "float"
 
@@ -34,16 +37,24 @@ def multiply_add(c: Code, lanes: int, row: str, column: str, total: str) -> str:
     return c.value(f"call {sums} @{name}({sums} {total}, {operands} {a}, {operands} {b})")
 
 
-def join(c: Code, lanes: int, first: str, second: str, mask: str | None, more: str | None = None) -> str:
+def load(c: Code, source: str, lanes: int, pointer: str, mask: str | None) -> str:
+    """A register of bf16 (i16) from memory of bf16 or, rounded, of f32."""
+    raw = c.vector_load(MEMORY[source], lanes, pointer, mask)
+    return raw if source == "bf16" else half.round_to(c.values, X(c.values, raw, TO, lanes), "bf16").name
+
+
+def join(
+    c: Code, lanes: int, first: str, second: str, mask: str | None, more: str | None = None, source: str = "bf16"
+) -> str:
     """Pairs of the elements at `first` and at `second`; zeros for the latter unless `more` (an i1, None for true)."""
-    low = c.vector_load("i16", lanes, first, mask)
+    words = f"<{lanes} x i32>"
+    low = load(c, source, lanes, first, mask)
     if more is not None:
         every = c.splat(more, "i1", lanes)
         mask = every if mask is None else c.value(f"and <{lanes} x i1> {mask}, {every}")
-    high = load_as(c, "bf16", TO, lanes, second, mask)
-    words = f"<{lanes} x i32>"
-    low = c.value(f"zext <{lanes} x i16> {low} to {words}")
-    high = c.value(f"bitcast <{lanes} x float> {high} to {words}")
+    high = load(c, source, lanes, second, mask)
+    low, high = (c.value(f"zext <{lanes} x i16> {x} to {words}") for x in (low, high))
+    high = c.value(f"shl {words} {high}, {c.splat(16, 'i32', lanes)}")
     return c.value(f"bitcast {words} {c.value(f'or {words} {low}, {high}')} to <{lanes} x float>")
 
 
@@ -63,7 +74,7 @@ def copy_row(c: Code, source: str, to: str, lanes: int, a: str, length: Operand,
     """out = the pairs of a[0:length], and zeros up to a whole vector."""
 
     def step(i: Operand, mask: str | None) -> None:
-        halves = c.vector_load("i16", 2 * lanes, c.gep(a, i, "i16"), mask)
+        halves = load(c, source, 2 * lanes, c.gep(a, i, MEMORY[source]), mask)
         c.vector_store("i16", 2 * lanes, halves, c.gep(out, i, "i16"))
 
     c.over_vectors(length, 2 * lanes, step)
@@ -74,15 +85,17 @@ def copy_panel(
     hop: Operand = 2,
 ) -> None:  # fmt: skip
     """out[i, 0:width] = pairs of b's rows hop * i and hop * i + 1; columns from `columns` on are zero."""
+    memory = MEMORY[source]
     masks = [c.mask(c.sub(columns, v * lanes), lanes) for v in range(vectors)]
 
     def row(i: str, source_row: str, out_row: str) -> list[str]:
-        following = c.gep(source_row, stride, "i16")
+        following = c.gep(source_row, stride, memory)
         more = c.less(c.add(i, 1), k)
         for v, mask in enumerate(masks):
-            pair = join(c, lanes, c.gep(source_row, v * lanes, "i16"), c.gep(following, v * lanes, "i16"), mask, more)
+            first, second = (c.gep(x, v * lanes, memory) for x in (source_row, following))
+            pair = join(c, lanes, first, second, mask, more, source)
             c.vector_store(to, lanes, pair, c.gep(out_row, v * lanes, to))
-        return [c.gep(source_row, c.mul(stride, hop), "i16"), c.gep(out_row, vectors * lanes, to)]
+        return [c.gep(source_row, c.mul(stride, hop), memory), c.gep(out_row, vectors * lanes, to)]
 
     c.loop(0, k, row, step=hop, carried=[("ptr", b), ("ptr", out)])
 
@@ -94,10 +107,10 @@ def transpose_panel(
     last = c.sub(columns, 1)
 
     def column_block(j: str) -> None:
-        lines = [c.gep(b, c.mul(c.min(c.add(j, r), last), stride), "i16") for r in range(lanes)]
+        lines = [c.gep(b, c.mul(c.min(c.add(j, r), last), stride), MEMORY[source]) for r in range(lanes)]
 
         def square(i: Operand, mask: str | None) -> None:
-            loaded = [c.vector_load("i16", 2 * lanes, c.gep(line, i, "i16"), mask) for line in lines]
+            loaded = [load(c, source, 2 * lanes, c.gep(line, i, MEMORY[source]), mask) for line in lines]
             loaded = [c.value(f"bitcast <{2 * lanes} x i16> {x} to <{lanes} x {to}>") for x in loaded]
             here = c.gep(out, c.add(c.mul(c.div(i, 2), width), j), to)
             for r, row in enumerate(transpose(c, to, lanes, loaded)):
@@ -116,17 +129,21 @@ def transpose_rows(
     Writes whole vectors in both directions: `out` has room for `rows` rounded up to `lanes`.
     """
 
+    memory = MEMORY[source]
+
     def block(i: str) -> None:
         first = c.mul(i, 2)
         lines = []
         for p in range(lanes):
             at = c.add(first, 2 * p)
-            begin = c.gep(a, c.mul(c.min(at, c.sub(k, 1)), stride), "i16")
+            begin = c.gep(a, c.mul(c.min(at, c.sub(k, 1)), stride), memory)
             more = c.less(c.add(at, 1), k)
-            lines.append((begin, c.select(more, c.gep(begin, stride, "i16"), begin, "ptr"), more))
+            lines.append((begin, c.select(more, c.gep(begin, stride, memory), begin, "ptr"), more))
 
         def square(r: Operand, mask: str | None) -> None:
-            loaded = [join(c, lanes, c.gep(x, r, "i16"), c.gep(y, r, "i16"), mask, more) for x, y, more in lines]
+            loaded = [
+                join(c, lanes, c.gep(x, r, memory), c.gep(y, r, memory), mask, more, source) for x, y, more in lines
+            ]
             here = c.gep(out, c.add(c.mul(r, row), i), to)
             for j, pairs in enumerate(transpose(c, to, lanes, loaded)):
                 c.vector_store(to, lanes, pairs, c.gep(here, c.mul(j, row), to))
