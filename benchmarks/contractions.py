@@ -1,6 +1,8 @@
-"""Contractions against PyTorch: speed ratios (ours / PyTorch's, above 1 is faster), f32, interleaved in one process.
+"""Contractions against PyTorch: speed ratios (ours / PyTorch's, above 1 is faster), interleaved in one process.
 
-    python benchmarks/contractions.py [--threads 1 2] [--only NAME] [--rounds 9] [--planar]
+    python benchmarks/contractions.py [--threads 1 2] [--only NAME] [--rounds 9] [--dtype f32] [--planar]
+
+With --dtype bf16: operands and results of bf16, against PyTorch's bf16 and against our own f32.
 
 With --planar: convolutions of few channels on planar activations, against PyTorch's on the same memory and against our
 own channels-last kernels (which would need transposed activations on top).  Otherwise both sides run on the same memory, channels-last for convolutions, and both pack what they must inside the timed part.
@@ -99,31 +101,40 @@ def _aligned(size: int) -> np.ndarray:
     return whole[start : start + size]
 
 
-def matmul_case(name: str, threads: int) -> Case:
+TORCH = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+def memory_of(x: torch.Tensor) -> np.ndarray:
+    """A tensor's memory; NumPy has no bf16, and kernels ask only where it is."""
+    return (x.view(torch.int16) if x.dtype is torch.bfloat16 else x).numpy()
+
+
+def matmul_case(name: str, threads: int, dtype: str = "f32") -> Case:
     m, n, k = MATMULS[name]
-    a, b = torch.randn(m, k), torch.randn(k, n)
-    theirs, ours = torch.empty(m, n), torch.empty(m, n)
-    plan = plan_matmul(MatmulSpec(), 1, m, n, k, threads, detect())
-    run = runner(plan, {"a": a.numpy(), "b": b.numpy(), "out": ours.numpy()}, threads)
+    a, b = torch.randn(m, k, dtype=TORCH[dtype]), torch.randn(k, n, dtype=TORCH[dtype])
+    theirs, ours = torch.empty(m, n, dtype=TORCH[dtype]), torch.empty(m, n, dtype=TORCH[dtype])
+    plan = plan_matmul(MatmulSpec(dtype, dtype), 1, m, n, k, threads, detect())
+    run = runner(plan, {"a": memory_of(a), "b": memory_of(b), "out": memory_of(ours)}, threads)
     return lambda: torch.matmul(a, b, out=theirs), run, lambda: _error(ours, theirs)
 
 
-def conv_case(name: str, direction: str, threads: int) -> Case:
+def conv_case(name: str, direction: str, threads: int, dtype: str = "f32") -> Case:
     c, o, kernel, stride, pad, groups, size = CONVS[name]
-    spec = ConvSpec((c, o), (kernel, kernel), (stride, stride), (pad,) * 4, groups=groups)
+    spec = ConvSpec((c, o), (kernel, kernel), (stride, stride), (pad,) * 4, groups=groups, dtype=dtype, out_dtype=dtype)
     out = (size + 2 * pad - kernel) // stride + 1
     last = torch.channels_last
     x = torch.randn(BATCH, c, size, size).to(memory_format=last)
     w = torch.randn(o, c // groups, kernel, kernel) / kernel
     dy = torch.randn(BATCH, o, out, out).to(memory_format=last)
+    x, w, dy = (value.to(TORCH[dtype]) for value in (x, w, dy))
     arrays = {"x": x, "w": w, "dy": dy}
     result = {"forward": dy, "input": x, "weight": w}[direction]
     name_of = {"forward": "out", "input": "dx", "weight": "dw"}[direction]
     ours = torch.full_like(result, math.nan)
     make = {"forward": plan_conv_forward, "input": plan_conv_input_grad, "weight": plan_conv_weight_grad}[direction]
     plan = make(spec, BATCH, size, size, threads, detect())
-    flat = {key: (value if key == "w" else value.permute(0, 2, 3, 1)).numpy() for key, value in arrays.items()}
-    flat[name_of] = (ours if direction == "weight" else ours.permute(0, 2, 3, 1)).numpy()
+    flat = {key: memory_of(value if key == "w" else value.permute(0, 2, 3, 1)) for key, value in arrays.items()}
+    flat[name_of] = memory_of(ours if direction == "weight" else ours.permute(0, 2, 3, 1))
     run = runner(plan, flat, threads)
     theirs_w = w.to(memory_format=last)
     if direction == "forward":
@@ -190,7 +201,7 @@ def compare_planar(threads: int, options: argparse.Namespace) -> None:
 
 
 def _error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    return float((ours - theirs).abs().max() / theirs.abs().max())
+    return float((ours.float() - theirs.float()).abs().max() / theirs.float().abs().max())
 
 
 def compare(theirs: Callable[[], object], ours: Callable[[], object], rounds: int) -> tuple[float, float]:
@@ -216,6 +227,10 @@ def compare(theirs: Callable[[], object], ours: Callable[[], object], rounds: in
     return statistics.median(ratios), statistics.median(seconds)
 
 
+def case(kind: str, name: str, threads: int, dtype: str) -> Case:
+    return matmul_case(name, threads, dtype) if kind == "matmul" else conv_case(name, kind, threads, dtype)
+
+
 def work(name: str) -> float:
     """Multiply-adds of a case, times two."""
     if name in MATMULS:
@@ -230,6 +245,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--direction", nargs="+", default=["forward", "input", "weight"])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--dtype", default="f32", choices=list(TORCH))
     parser.add_argument("--planar", action="store_true", help="convolutions of few channels instead")
     options = parser.parse_args()
     for threads in options.threads:
@@ -237,19 +253,18 @@ def main() -> None:
         if options.planar:
             compare_planar(threads, options)
             continue
-        cases: list[tuple[str, str, Case]] = []
-        cases += [
-            ("matmul", n, matmul_case(n, threads))
-            for n in MATMULS
-            if options.only in n and "forward" in options.direction
-        ]
-        cases += [(d, n, conv_case(n, d, threads)) for d in options.direction for n in CONVS if options.only in n]
+        names = [("matmul", n) for n in MATMULS if options.only in n and "forward" in options.direction]
+        names += [(d, n) for d in options.direction for n in CONVS if options.only in n]
         ratios = []
-        for kind, name, (theirs, ours, error) in cases:
+        for kind, name in names:
+            theirs, ours, error = case(kind, name, threads, options.dtype)
             ratio, seconds = compare(theirs, ours, options.rounds)
             ratios.append(ratio)
+            own = ""
+            if options.dtype != "f32":
+                own = f"   to f32 {compare(case(kind, name, threads, 'f32')[1], ours, options.rounds)[0]:5.2f}"
             print(
-                f"{threads} thread  {kind:8} {name:18} ratio {ratio:5.2f}   {work(name) / seconds / 1e9:6.1f} GFLOP/s"
+                f"{threads} thread  {kind:8} {name:18} ratio {ratio:5.2f}{own}   {work(name) / seconds / 1e9:6.1f} GFLOP/s"
                 f"   difference {error():.0e}",
                 flush=True,
             )

@@ -64,8 +64,6 @@ SUMS = {
     "prod": lambda x: x.prod(), "std": lambda x: x.std(), "sum": lambda x: x.sum(0), "var": lambda x: x.var(0),
     "log_softmax": lambda x: F.log_softmax(x, -1), "softmax": lambda x: F.softmax(x, -1),
     "batch_mean": REGISTRY["batch_mean"], "batch_var": REGISTRY["batch_var"],
-    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
-    "batch_norm_inference": lambda x: F.batch_norm(x, lz.zeros(3), lz.ones(3)),
     "group_norm": lambda x: F.group_norm(x, 1), "layer_norm": lambda x: F.layer_norm(x, (3,)),
     "rms_norm": lambda x: F.rms_norm(x, (3,)),
     "bce_loss": lambda x: F.binary_cross_entropy(x, x), "l1_loss": lambda x: F.l1_loss(x, x),
@@ -114,6 +112,29 @@ def test_what_needs_range_runs_in_float32(name, dtype):
     exact = SUMS[name](x.float())
     np.testing.assert_array_equal(y.detach().numpy(), exact.detach().numpy())
     assert outside.shape == y.shape
+
+
+@pytest.mark.parametrize("dtype", LOW_TYPES)
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norm_keeps_the_type_of_its_input_and_computes_in_float32(dtype, training):
+    x, weight, bias = f32(8, 3, 4, 4).to(dtype), f32(3), f32(3)
+    x.requires_grad = True
+
+    def normalised(x):
+        mean, var = lz.full((3,), 0.5), lz.full((3,), 2.0)
+        return F.batch_norm(x, mean, var, weight, bias, training), mean, var
+
+    with amp.autocast("cpu", dtype=dtype):
+        y, *statistics = normalised(x)
+    (dx,) = lz.autograd.grad(y.float().square().sum(), x)
+    assert y.dtype is dx.dtype is dtype
+    assert {s.dtype for s in statistics} == {lz.float32}
+    wide = x.detach().float()
+    wide.requires_grad = True
+    exact, *expected = normalised(wide)
+    np.testing.assert_array_equal(y.detach().numpy(), exact.to(dtype).detach().numpy())
+    for got, wanted in zip(statistics, expected, strict=True):
+        np.testing.assert_array_equal(got.numpy(), wanted.numpy())
 
 
 @pytest.mark.parametrize("name", sorted(WIDEST))

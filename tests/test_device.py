@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import lezero as lz
+from lezero.backends.cpu.detect import detect
 
 
 def test_backends_are_listed_and_chosen():
@@ -64,10 +65,37 @@ def test_results_do_not_depend_on_being_asked_with_other_threads():
         lz.set_num_threads("all")
 
 
+@pytest.fixture
+def precision():
+    """The function that sets it; what was set before is put back."""
+    before = lz.get_float32_matmul_precision()
+    yield lz.set_float32_matmul_precision
+    lz.set_float32_matmul_precision(before)
+
+
+@pytest.mark.skipif(lz.device.get_backend() != "cpu", reason="the CPU backend follows it")
+@pytest.mark.parametrize("captured", [False, True])
+def test_medium_precision_rounds_the_operands_of_matrix_products(precision, captured):
+    rng = np.random.default_rng(0)
+    a, b = (lz.tensor(rng.standard_normal(shape).astype(np.float32)) for shape in ((60, 75), (75, 40)))
+    product = lz.jit(lambda x, y: x @ y) if captured else lambda x, y: x @ y
+    exact = a.numpy().astype(np.float64) @ b.numpy()
+    bound = np.abs(a.numpy()) @ np.abs(b.numpy())
+    rounded = a.to(lz.bfloat16).float().numpy().astype(np.float64) @ b.to(lz.bfloat16).float().numpy()
+    results = {}
+    for name in ("highest", "medium", "high", "medium"):
+        precision(name)
+        assert lz.get_float32_matmul_precision() == name
+        for _ in range(3):  # captured functions are ready from the third call on
+            results[name] = product(a, b).numpy()
+    np.testing.assert_array_less(np.abs(results["highest"] - exact), 2e-6 * bound)
+    np.testing.assert_array_equal(results["high"], results["highest"])
+    expected = rounded if detect().bf16_dot else exact
+    np.testing.assert_array_less(np.abs(results["medium"] - expected), 2e-6 * bound)
+    np.testing.assert_array_less(np.abs(results["medium"] - exact), 2.0**-7 * bound)
+
+
 def test_precision_is_a_setting():
     assert lz.device.get_float32_matmul_precision() == "highest"
-    lz.set_float32_matmul_precision("high")
-    assert lz.get_float32_matmul_precision() == "high"
-    lz.set_float32_matmul_precision("highest")
     with pytest.raises(ValueError, match="highest, high, medium"):
         lz.set_float32_matmul_precision("low")

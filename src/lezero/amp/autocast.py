@@ -66,10 +66,10 @@ class autocast(switched, contextlib.ContextDecorator):
     """Context and decorator: products run in a low precision, and what needs range in float32.
 
     Inside, matrix products, convolutions, linear layers and attention cast their floating operands (other than float64) to
-    `dtype`; exponentials, logarithms, powers, softmax, normalisations, losses, sums and cumulative operations cast operands
-    of half precision to float32; what joins tensors casts them to the widest dtype among them.  Everything else computes in
-    the dtype of its operands.  Parameters stay as they are and get gradients of their own dtype.  The lists are in
-    ``lezero.amp.lists``.
+    `dtype`; exponentials, logarithms, powers, softmax, layer and group norm, losses, sums and cumulative operations cast
+    operands of half precision to float32; what joins tensors casts them to the widest dtype among them.  Everything else
+    computes in the dtype of its operands; batch norm computes in float32 and gives its input's dtype.  Parameters stay as
+    they are and get gradients of their own dtype.  The lists are in ``lezero.amp.lists``.
 
     It holds for the thread that entered it.  A block inside may choose another type, or none with ``enabled=False``.
     ``backward()`` computes each gradient in the precision its operation was recorded in, inside the block or after it.  A

@@ -1,7 +1,8 @@
 """What runs in which precision under autocast, by the names of operations.
 
 The lists are those of PyTorch's autocast for GPUs, with means, variances and batch statistics among the sums.  An operation
-in none of them computes in the dtype of its operands; element-wise ones promote these by themselves.
+in none of them computes in the dtype of its operands; element-wise ones promote these by themselves.  Batch norm is in none: it
+computes in float32 in any case, and its result has the input's dtype, so the activations of a convolutional network stay low.
 """
 
 LOW = frozenset(
@@ -15,7 +16,7 @@ WIDE = frozenset(
     square tan
     cumprod cumsum linear_scan logsumexp mean norm prod std sum var
     log_softmax softmax
-    batch_mean batch_norm batch_norm_inference batch_var group_norm layer_norm rms_norm
+    batch_mean batch_var group_norm layer_norm rms_norm
     bce_loss bce_with_logits cross_entropy huber_loss kl_div l1_loss mse_loss nll_loss smooth_l1_loss
     """.split()
 )

@@ -39,7 +39,8 @@ class Contracted:
     offsets : operand name -> first element, an extent expression
     """
 
-    def __init__(self, group: Group, grouping: Grouping, stored: set[Node]):
+    def __init__(self, group: Group, grouping: Grouping, stored: set[Node], rounded: bool = False):
+        """`rounded`: matrix products of float32 may round their operands to bfloat16."""
         self.root = root = group.nodes[0]
         self.name = ".".join(dict.fromkeys(n.op.name for n in group.nodes if n.op.name != "cast"))[:60]
         self.operands: dict[str, Node] = {}
@@ -56,7 +57,8 @@ class Contracted:
             self.b = self._matrix("b", root.inputs[1], grouping)
             # the stored matrix is transposed when its columns are apart and its rows are not
             a_turned, b_turned = not same(self.a.column_stride, 1), not same(self.b.column_stride, 1)
-            self.spec: Any = MatmulSpec(dtype, dtype, trans_a != a_turned, trans_b != b_turned, self.epilogue)
+            turned = (trans_a != a_turned, trans_b != b_turned)
+            self.spec: Any = MatmulSpec(dtype, dtype, *turned, self.epilogue, rounded and dtype == "f32")
             self.lda = self.a.column_stride if a_turned else self.a.row_stride
             self.ldb = self.b.column_stride if b_turned else self.b.row_stride
         else:

@@ -283,9 +283,13 @@ def _memory_of(outputs: Sequence[Node], orders: dict[Node, Order]) -> tuple[Node
 
 
 def build(
-    graph: Graph, leaf_orders: dict[Node, Order], donatable: frozenset[Node], target: Target, threads: int
-) -> Schedule:
-    """Schedule a primitive graph (what ``passes.pipeline.restructure`` gives)."""
+    graph: Graph, leaf_orders: dict[Node, Order], donatable: frozenset[Node], target: Target, threads: int,
+    rounded: bool = False,
+) -> Schedule:  # fmt: skip
+    """Schedule a primitive graph (what ``passes.pipeline.restructure`` gives).
+
+    rounded : whether matrix products of float32 may round their operands to bfloat16.
+    """
     given = graph
     grouping, recomputed = arrange(graph, leaf_orders, threads)
     graph, orders = grouping.graph, grouping.orders
@@ -293,7 +297,7 @@ def build(
     stored: set[Node] = set(graph.outputs)
     for g in groups:
         stored |= g.reads
-    steps = _steps(groups, grouping, stored)
+    steps = _steps(groups, grouping, stored, rounded)
     ordered, beside = order_steps(steps, graph.outputs)
     shapes = [n.shape for n in given.outputs]
     reused, shared = _reuse(ordered, beside, graph, shapes, orders, donatable)
@@ -307,7 +311,7 @@ def _empty(node: Node) -> bool:
     return any(same(d, 0) for d in node.shape)
 
 
-def _steps(groups: list[Group], grouping: Grouping, stored: set[Node]) -> list[Step]:
+def _steps(groups: list[Group], grouping: Grouping, stored: set[Node], rounded: bool) -> list[Step]:
     """The groups lowered, those of one form (see ``alike.py``) once."""
     forms = Forms(grouping, stored)
     first: dict[Any, tuple[Step, list[Node]]] = {}
@@ -318,7 +322,7 @@ def _steps(groups: list[Group], grouping: Grouping, stored: set[Node]) -> list[S
             like, theirs = first[form]
             step = _alike(group, like, dict(zip(theirs, nodes)), stored)
         else:
-            step = _step(group, grouping, stored)
+            step = _step(group, grouping, stored, rounded)
             first[form] = step, nodes
         steps.append(step)
     return steps
@@ -342,11 +346,11 @@ def _alike(group: Group, like: Step, mine: dict[Node, Node], stored: set[Node]) 
     return Step(group, what, like.sources, frozenset(group.reads), writes, like)
 
 
-def _step(group: Group, grouping: Grouping, stored: set[Node]) -> Step:
+def _step(group: Group, grouping: Grouping, stored: set[Node], rounded: bool) -> Step:
     writes = tuple(n for n in group.nodes if n in stored)
     reads = frozenset(group.reads)
     if group.kind == "contraction":
-        return Step(group, Contracted(group, grouping, stored), [], reads, writes)
+        return Step(group, Contracted(group, grouping, stored, rounded), [], reads, writes)
     if group.kind == "opaque":
         from lezero.schedule.opaque import lower_opaque
 

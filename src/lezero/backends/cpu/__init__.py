@@ -18,6 +18,7 @@ from lezero.backends.cpu.pool import default_pool, get_num_threads
 from lezero.backends.cpu.table import RecordTimes, Table, TableBuilder
 from lezero.graph.dtype import DType
 from lezero.graph.node import Graph, Node
+from lezero.hal import precision
 from lezero.hal.backend import Backend, Program, Properties
 from lezero.hal.buffer import Buffer
 from lezero.hal.references import others
@@ -151,7 +152,7 @@ class CpuBackend(Backend):
         return self._arena.reserve(nbytes)
 
     def plan_key(self) -> Any:
-        return get_num_threads(), switched_off()
+        return get_num_threads(), precision.float32_matmul, switched_off()
 
     def memory_stats(self) -> dict[str, int]:
         stats, kernels = arena.default_allocator.stats(), compiler.default()
@@ -173,8 +174,9 @@ class CpuBackend(Backend):
         orders = {leaf: b.order or row_major(leaf.ndim) for leaf, b in zip(graph.leaves, inputs)}
         leaves = graph.leaves
         may_write = frozenset(leaves[k] for k in donatable)
+        rounded = precision.float32_matmul == "medium"
         with _no_collection():
-            schedule = build(restructure(graph), orders, may_write, detect.detect(), get_num_threads())
+            schedule = build(restructure(graph), orders, may_write, detect.detect(), get_num_threads(), rounded)
         return CpuProgram(schedule, leaves, self)
 
 

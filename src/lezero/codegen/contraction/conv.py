@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from lezero.codegen.contraction import depthwise, planar, statistics, winograd
+from lezero.codegen.contraction import depthwise, pairs, planar, statistics, winograd
 from lezero.codegen.contraction.conv_weights import pack_weights
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
@@ -103,14 +103,19 @@ def plan_conv_forward(
         return winograd.plan_forward(spec, n, h, w, threads, target, epilogue_params)
     (ci, co), (kh, kw), (dy, dx) = spec.per_group, spec.kernel, spec.dilation
     top, left, bottom, right = spec.padding
-    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co)
+    paired = pairs.supported(spec.dtype, target) and ci % 2 == 0 and not spec.planes
+    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co, paired)
     launches, workspaces = [], {}
     image, operand, dtype = (n, h, w), "x", spec.dtype
     pixel = spec.channels[0]
+    if paired:
+        # An image of pairs is one of f32 with half as many channels.
+        dtype, pixel = "f32", pixel // 2
     runs = copies_image(ci, spec.groups, spec.kernel, spec.dilation)
     if runs or dtype != COMPUTE[dtype]:
         image, operand, dtype = (n, h + top + bottom, w + left + right), "w:padded", COMPUTE[dtype]
-        launches.append(pad_image(spec.dtype, "x", (n, h, w), pixel, spec.padding, threads, spec.planes))
+        stored = "f32" if paired else spec.dtype
+        launches.append(pad_image(stored, "x", (n, h, w), pixel, spec.padding, threads, spec.planes))
         workspaces[operand] = n * image[1] * image[2] * pixel * tile.itemsize
         top = left = 0
     if runs:
@@ -129,8 +134,8 @@ def plan_conv_forward(
         pixel,
         (oh, ow),
         spec.groups,
-        depth,
-        ci,
+        depth // 2 if paired else depth,
+        ci // 2 if paired else ci,
         co,
         spec.stride,
         (1, 1),
@@ -157,7 +162,8 @@ def plan_conv_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, t
     if winograd.suits(spec, n, h, w):
         return winograd.plan_input_grad(spec, n, h, w, threads, target)
     (ci, co), (kh, kw) = spec.per_group, spec.kernel
-    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], ci)
+    paired = pairs.supported(spec.dtype, target) and co % 2 == 0
+    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], ci, paired)
     vertical = phases(h, kh, spec.stride[0], spec.padding[0], spec.dilation[0])
     horizontal = phases(w, kw, spec.stride[1], spec.padding[1], spec.dilation[1])
     taps: list[tuple[int, int]] = []
@@ -184,12 +190,13 @@ def plan_conv_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, t
         spec.dtype, tile, groups=spec.groups, columns=ci, outer=co, slice=ci * spec.taps, line=spec.taps,
         length=spec.taps, group=co * ci * spec.taps, rows=co * len(taps), places=places, threads=threads,
     )  # fmt: skip
+    pixel, depth = (spec.channels[1] // 2, co // 2) if paired else (spec.channels[1], co)
     walk = Walk(
-        (n, oh, ow), spec.channels[1], (h, w), spec.groups, co, co, ci, (1, 1), spec.stride, tuple(taps), tuple(walks)
+        (n, oh, ow), pixel, (h, w), spec.groups, depth, depth, ci, (1, 1), spec.stride, tuple(taps), tuple(walks)
     )
     ((_, stored, value),) = plain(spec.out_dtype, COMPUTE[spec.dtype]).outputs
     tail = Epilogue((("dx", stored, value),))
-    launches, workspaces, operand, dtype = [launch], {"w:weights": size}, "dy", spec.dtype
+    launches, workspaces, operand, dtype = [launch], {"w:weights": size}, "dy", "f32" if paired else spec.dtype
     if dtype != COMPUTE[dtype]:
         operand, dtype = "w:padded", COMPUTE[dtype]
         launches.append(pad_image(spec.dtype, "dy", (n, oh, ow), spec.channels[1], (0, 0, 0, 0), threads))

@@ -4,12 +4,15 @@ A panel holds `width` columns: outputs in the forward pass, inputs in the input 
 the reduction) in the order the convolution walks them.  Both directions are the same walk over the weights: `outer`
 slices of lines (one per column, `line` elements apart) of `length` contiguous elements; element e of a line is tap
 e % taps of channel e // taps and goes to row ``place[tap] + channel + slice`` of the panel.
+
+Where the tile takes pairs of bf16, rows 2 * i and 2 * i + 1 are the halves of row i.  Every place is even then.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
+from lezero.codegen.contraction import pairs
 from lezero.codegen.contraction.microkernel import Tile
 from lezero.codegen.contraction.pack import load_as, transpose_slot
 from lezero.codegen.contraction.spec import ELEMENTS_PER_THREAD, tasks_for_elements, useful_threads
@@ -45,11 +48,12 @@ def pack_weights(
     places : first row of each tap in a panel.
     """
     panels = -(-columns // tile.width)
-    params = (groups, columns, outer, slice, line, length, group, len(places), rows, panels, tile.width, *places)
+    steps = rows // 2 if tile.pairs else rows
+    params = (groups, columns, outer, slice, line, length, group, len(places), steps, panels, tile.width, *places)
     threads = useful_threads(threads, groups * columns * rows, ELEMENTS_PER_THREAD)
     tasks = tasks_for_elements(groups * panels * tile.vectors, groups * columns * rows, threads)
-    bytes = groups * panels * rows * tile.width * tile.itemsize
-    return Launch(source(dtype, tile.type, tile.lanes), ("w", "w:weights"), params, tasks), bytes
+    bytes = groups * panels * steps * tile.width * tile.itemsize
+    return Launch(source(dtype, tile.type, tile.lanes, tile.pairs), ("w", "w:weights"), params, tasks), bytes
 
 
 def next_tap(c: Code, tap: Operand, channel: Operand, taps: Operand) -> list[Operand]:
@@ -59,12 +63,12 @@ def next_tap(c: Code, tap: Operand, channel: Operand, taps: Operand) -> list[Ope
 
 
 @lru_cache(maxsize=16)
-def source(dtype: str, to: str, lanes: int) -> KernelSource:
-    key = f"conv weights {dtype} {lanes} {to}"
-    return KernelSource("conv.weights", key, lambda target: emit(dtype, to, lanes, target))
+def source(dtype: str, to: str, lanes: int, paired: bool) -> KernelSource:
+    key = f"conv weights {dtype} {lanes} {to}{' pairs' if paired else ''}"
+    return KernelSource("conv.weights", key, lambda target: emit(dtype, to, lanes, paired, target))
 
 
-def emit(dtype: str, to: str, lanes: int, target: Target) -> str:
+def emit(dtype: str, to: str, lanes: int, paired: bool, target: Target) -> str:
     module = Module(target)
     c = Code(module)
     p = {name: c.param(i) for i, name in enumerate(PARAMS)}
@@ -90,9 +94,13 @@ def emit(dtype: str, to: str, lanes: int, target: Target) -> str:
         def row(s: str) -> None:
             here = c.gep(start, c.add(c.mul(s, p["slice"]), first), memory)
             c.prefetch(c.gep(here, c.mul(p["slice"], AHEAD), memory))
-            c.vector_store(to, lanes, load_as(c, dtype, to, lanes, here, mask), c.gep(out, c.mul(s, width), to))
+            if paired:
+                value = pairs.join(c, lanes, here, c.gep(here, p["slice"], memory), mask)
+            else:
+                value = load_as(c, dtype, to, lanes, here, mask)
+            c.vector_store(to, lanes, value, c.gep(out, c.mul(c.div(s, 2) if paired else s, width), to))
 
-        c.loop(0, p["outer"], row)
+        c.loop(0, p["outer"], row, step=2 if paired else 1)
 
     vector = f"<{lanes} x {to}>"
     square = c.slot(to, lanes * lanes)
@@ -119,7 +127,10 @@ def emit(dtype: str, to: str, lanes: int, target: Target) -> str:
                 def put(r: str, tap: str, channel: str) -> list[Operand]:
                     row = c.add(c.add(c.load("i64", c.gep(places, tap, "i64")), channel), s)
                     value = c.load(vector, c.gep(square, c.mul(r, lanes), to), 4)
-                    c.vector_store(to, lanes, value, c.gep(out, c.mul(row, width), to))
+                    if paired:
+                        pairs.store_half(c, lanes, value, c.gep(out, c.mul(c.div(row, 2), width), to), c.rem(row, 2))
+                    else:
+                        c.vector_store(to, lanes, value, c.gep(out, c.mul(row, width), to))
                     return next_tap(c, tap, channel, p["taps"])
 
                 first_tap = [("i64", c.rem(e, p["taps"])), ("i64", c.div(e, p["taps"]))]

@@ -12,10 +12,9 @@ from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 
-from lezero.codegen.contraction import gemv, split
+from lezero.codegen.contraction import gemv, pack, pairs, split
 from lezero.codegen.contraction.epilogue import Emitter, Place, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
-from lezero.codegen.contraction.pack import copy_panel, copy_row, transpose_panel
 from lezero.codegen.contraction.spec import (
     COMPUTE,
     PRODUCTS_PER_THREAD,
@@ -68,7 +67,8 @@ def plan_matmul(
         params = (batch, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c, *epilogue_params)
         return Plan([gemv.launch(spec, params, threads)])
     compute = COMPUTE[spec.dtype]
-    tile = choose_tile(target, TYPES[compute], n)
+    paired = pairs.supported("bf16" if spec.rounded else spec.dtype, target)
+    tile = choose_tile(target, TYPES[compute], n, paired)
     depth = split.depth(tile, target, batch, m, n, k)
     if depth == k:
         launch = product(
@@ -131,7 +131,7 @@ def reads_in_place(spec: MatmulSpec, tile: Tile, target: Target, mc: int, k: int
 
     It does when few tiles share a panel, provided that its rows do not fall into a few sets of L2 (taken to have 8 ways).
     """
-    if spec.trans_b or spec.dtype != COMPUTE[spec.dtype]:
+    if spec.trans_b or tile.pairs or spec.dtype != COMPUTE[spec.dtype]:
         return False
     sets = target.l2_bytes // (8 * 64)
     distinct = sets // gcd(sets, max(1, ldb * tile.itemsize // 64))
@@ -148,6 +148,7 @@ def source(spec: MatmulSpec, tile: Tile) -> KernelSource:
 
 def layout(tile: Tile, k: int, mc: int) -> tuple[int, ...]:
     """Byte offsets in scratch of the table of rows, the panel of B and the block of A, and the end."""
+    k = -(-k // 2) if tile.pairs else k
     table = tile.bytes
     panel = table + -(-mc // tile.height * entry_words(tile) * 8 // 64) * 64
     block = panel + -(-k // tile.lanes) * tile.lanes * tile.width * tile.itemsize
@@ -166,6 +167,8 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
     c = Code(module)
     p = {name: c.param(i) for i, name in enumerate(PARAMS)}
     memory, to, height = MEMORY[spec.dtype], tile.type, tile.height
+    packing = pairs if tile.pairs else pack
+    steps = (lambda k: pairs.steps(c, k)) if tile.pairs else (lambda k: k)
     epilogue = Emitter(c, spec.tail, tile.lanes, first_buffer=2, first_param=len(PARAMS))
     a, b = c.buffer(0), c.buffer(1)
 
@@ -173,8 +176,9 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
     line = 64 // tile.itemsize
     table = c.gep("%scratch", tile.bytes, "i8")
     panel = c.gep(table, c.round_up(c.mul(c.div(p["mc"], height), entry_words(tile) * 8), 64), "i8")
-    block = c.gep(panel, c.mul(c.round_up(p["depth"], tile.lanes), tile.width), to)
-    row = c.mul(c.value(f"or i64 {c.ceil_div(p['depth'], line)}, 1"), line)
+    depth = steps(p["depth"])
+    block = c.gep(panel, c.mul(c.round_up(depth, tile.lanes), tile.width), to)
+    row = c.mul(c.value(f"or i64 {c.ceil_div(depth, line)}, 1"), line)
 
     def item(i: str) -> None:
         per_batch = c.mul(p["mblocks"], p["nblocks"])
@@ -195,7 +199,7 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
             left = c.sub(p["n"], col)
             if spec.trans_b:
                 start = c.gep(b_here, c.mul(col, p["ldb"]), memory)
-                transpose_panel(c, spec.dtype, to, tile.lanes, tile.width, start, p["ldb"], k, left, panel)
+                packing.transpose_panel(c, spec.dtype, to, tile.lanes, tile.width, start, p["ldb"], k, left, panel)
                 b_panel, step = panel, str(tile.width)
             else:
                 start = c.gep(b_here, col, memory)
@@ -204,14 +208,14 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
                 b_panel, step = c.select(in_place, start, panel, "ptr"), c.select(in_place, p["ldb"], tile.width)
 
                 def copy() -> None:
-                    copy_panel(c, spec.dtype, to, tile.lanes, tile.vectors, start, p["ldb"], k, left, panel)
+                    packing.copy_panel(c, spec.dtype, to, tile.lanes, tile.vectors, start, p["ldb"], k, left, panel)
 
                 c.when(in_place, lambda: None, copy)
 
             def tiles(r: str) -> None:
                 count = c.min(c.sub(rows, r), height)
                 entry = c.gep(table, c.mul(c.div(r, height), entry_words(tile)), "ptr")
-                operands = f"ptr {entry}, i64 1, ptr {b_panel}, i64 {step}, i64 {k}, i64 {c.mul(row, height)}"
+                operands = f"ptr {entry}, i64 1, ptr {b_panel}, i64 {step}, i64 {steps(k)}, i64 {c.mul(row, height)}"
 
                 def direct() -> None:
                     start = c.add(c.add(c.mul(batch, p["sc"]), c.mul(c.add(m0, r), p["ldc"])), col)
@@ -236,12 +240,12 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
         if spec.trans_a:
             start = c.gep(a_here, m0, memory)
             operands = (c, spec.dtype, to, tile.lanes, row, start, p["lda"], rows, k, block)
-            c.when(c.less(0, k), lambda: transpose_panel(*operands))
+            c.when(c.less(0, k), lambda: packing.transpose_rows(*operands))
         else:
 
             def one(r: str) -> None:
                 start = c.gep(a_here, c.mul(c.add(m0, r), p["lda"]), memory)
-                copy_row(c, spec.dtype, to, tile.lanes, start, k, c.gep(block, c.mul(r, row), to))
+                packing.copy_row(c, spec.dtype, to, tile.lanes, start, k, c.gep(block, c.mul(r, row), to))
 
             c.loop(0, rows, one)
 

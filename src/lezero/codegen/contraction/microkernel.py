@@ -9,6 +9,8 @@ convolution, or one block for a matrix product), so a tile never leaves the regi
 ``panel``
     A and B are read in place with a stride per k and the tile's rows side by side: A[k * stride + r].
 
+An element of A and B is a number, or a pair of bf16 (``pairs``): what follows speaks of steps of k and means either.
+
 B is ``vectors`` registers wide.  The finished tile is written to thread-private scratch, where it is still in L1 when
 the epilogue reads it.
 """
@@ -16,19 +18,25 @@ the epilogue reads it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
+from lezero.codegen.contraction import pairs
 from lezero.codegen.contraction.text import Code, Module, Operand
 from lezero.codegen.target import Target
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A register tile: `height` rows of `vectors` registers of `lanes` elements of `type` (an LLVM name)."""
+    """A register tile: `height` rows of `vectors` registers of `lanes` elements of `type` (an LLVM name).
+
+    pairs : A and B are packed as pairs of bf16, which take the place of numbers of `type`.
+    """
 
     height: int
     vectors: int
     lanes: int
     type: str
+    pairs: bool = False
 
     @property
     def width(self) -> int:
@@ -48,8 +56,8 @@ class Tile:
         return self.height * self.width * self.itemsize
 
 
-def choose_tile(target: Target, itemsize: int, columns: int) -> Tile:
-    """The tile for `target` that wastes fewest columns.
+def choose_tile(target: Target, itemsize: int, columns: int, paired: bool = False) -> Tile:
+    """The tile for `target` that wastes fewest columns; `paired`: its operands are pairs of bf16.
 
     With 32 registers: 28 accumulators, two of B, one of A.  With 16: 12 accumulators.  Columns that fit into half a
     512-bit register get the half: no processor adds up fewer of the short ones in a cycle, and some twice as many.
@@ -58,7 +66,7 @@ def choose_tile(target: Target, itemsize: int, columns: int) -> Tile:
     type = "double" if itemsize == 8 else "float"
     many = target.registers == 32
     if target.vector_bytes == 64 and columns <= lanes // 2:
-        return Tile(14, 1, lanes // 2, type)
+        return Tile(14, 1, lanes // 2, type, paired)
     shapes = [(14, 2), (9, 3), (14, 1)] if many else [(6, 2), (4, 3), (6, 1)]
 
     def cost(shape: tuple[int, int]) -> float:
@@ -68,7 +76,7 @@ def choose_tile(target: Target, itemsize: int, columns: int) -> Tile:
         return panels * vectors * (1 + 0.5 / vectors + 0.5 / height)
 
     height, vectors = min(shapes, key=cost)
-    return Tile(height, vectors, lanes, type)
+    return Tile(height, vectors, lanes, type, paired)
 
 
 def heights(tile: Tile) -> list[int]:
@@ -123,7 +131,11 @@ def _rank_one(c: Code, tile: Tile, elements: list[str], columns: list[str], accu
     for r, element in enumerate(elements):
         row = c.splat(element, tile.type, tile.lanes)
         for v, column in enumerate(columns):
-            result.append(c.fma(tile.type, tile.lanes, row, column, accumulators[r * tile.vectors + v]))
+            total = accumulators[r * tile.vectors + v]
+            if tile.pairs:
+                result.append(pairs.multiply_add(c, tile.lanes, row, column, total))
+            else:
+                result.append(c.fma(tile.type, tile.lanes, row, column, total))
     return result
 
 
@@ -157,15 +169,18 @@ def call_tile(c: Code, tile: Tile, kind: str, rows: Operand, arguments: str) -> 
 
 
 def emit_panel_tiles(module: Module, tile: Tile) -> None:
-    """Define ``@panel<h>(ptr runs, i64 count, i64 offset, i64 stride, i64 ahead, ptr next, i64 next_stride, ptr out)`` for
-    each height: out += A^T B.
+    """Define ``@panel<h>(ptr runs, i64 count, i64 offset, i64 stride, i64 step, i64 ahead, ptr next, i64 next_stride, ptr out)``
+    for each height: out += A^T B.
 
-    ``runs`` holds (A, B, length) per run; A's element (k, r) is ``A[offset + k * stride + r]``, B is packed.  With every
+    ``runs`` holds (A, B, length) per run; A's element (k, r) is ``A[offset + k * stride + r]``, B is packed and its rows are
+    `step` elements apart.  A length counts numbers: of the last pair of an odd one only the first half is taken.  With every
     step of k two lines are fetched into L2: of A, `ahead` elements further on, and at `next`, which moves by `next_stride`
     bytes a step: rows that lie apart in memory are not foreseen by the processor.
     """
+    arguments = (
+        "ptr %runs, i64 %count, i64 %offset, i64 %stride, i64 %step, i64 %ahead, ptr %next, i64 %next_stride, ptr %out"
+    )
     for height in heights(tile):
-        arguments = "ptr %runs, i64 %count, i64 %offset, i64 %stride, i64 %ahead, ptr %next, i64 %next_stride, ptr %out"
         c = Code(module, f"panel{height}", arguments, internal=True)
 
         def run(i: str, next: str, *accumulators: str, c: Code = c, height: int = height) -> list[str]:
@@ -174,20 +189,28 @@ def emit_panel_tiles(module: Module, tile: Tile) -> None:
             b = c.load("ptr", c.gep(entry, 1, "ptr"))
             length = c.load("i64", c.gep(entry, 2, "ptr"))
 
-            def step(k: str, a: str, b: str, next: str, *accumulators: str) -> list[str]:
+            def step(k: str, a: str, b: str, next: str, *accumulators: str, whole: bool = True) -> list[str]:
                 c.prefetch(c.gep(a, "%ahead", tile.type), level=2)
                 c.prefetch(next, level=2)
                 elements = [c.load(tile.type, c.gep(a, r, tile.type)) for r in range(height)]
-                following = _rank_one(c, tile, elements, _load_b(c, tile, b), accumulators)
+                columns = _load_b(c, tile, b)
+                if not whole:
+                    elements = [pairs.first_half(c, 1, x) for x in elements]
+                    columns = [pairs.first_half(c, tile.lanes, x) for x in columns]
+                following = _rank_one(c, tile, elements, columns, accumulators)
                 moved = (
                     c.gep(a, "%stride", tile.type),
-                    c.gep(b, tile.width, tile.type),
+                    c.gep(b, "%step", tile.type),
                     c.gep(next, "%next_stride", "i8"),
                 )
                 return [*moved, *following]
 
             carried = [("ptr", a), ("ptr", b), ("ptr", next), *((tile.register, x) for x in accumulators)]
-            return c.loop(0, length, step, carried=carried)[2:]
+            if not tile.pairs:
+                return c.loop(0, length, step, carried=carried)[2:]
+            values = c.loop(0, c.div(length, 2), step, carried=carried)
+            carried = [(type, value) for (type, _), value in zip(carried, values, strict=True)]
+            return c.loop(0, c.rem(length, 2), partial(step, whole=False), carried=carried)[2:]
 
         start = [
             (tile.register, c.load(tile.register, c.gep("%out", i * tile.lanes, tile.type), align=tile.itemsize))

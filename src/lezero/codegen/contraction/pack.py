@@ -127,3 +127,7 @@ def transpose_panel(
         c.over_vectors(k, lanes, square)
 
     c.loop(0, width, column_block, step=lanes)
+
+
+transpose_rows = transpose_panel
+"""The same for rows of A, which lie across its lines: out[r, i] = a[i * stride + r]."""

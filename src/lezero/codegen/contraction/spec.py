@@ -40,6 +40,7 @@ class MatmulSpec:
     dtype : storage type of A and B: f32, f64, bf16 or f16 (the latter two accumulate in f32).
     trans_a, trans_b : the stored matrix is the transposed one (A is k x m, B is n x k in memory).
     epilogue : None stores the product as `out_dtype` in the operand "out".
+    rounded : f32 operands may be rounded to bf16, where such products are faster.
     """
 
     dtype: str = "f32"
@@ -47,6 +48,7 @@ class MatmulSpec:
     trans_a: bool = False
     trans_b: bool = False
     epilogue: Epilogue | None = None
+    rounded: bool = False
 
     @property
     def tail(self) -> Epilogue:

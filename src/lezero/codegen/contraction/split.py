@@ -30,7 +30,8 @@ MOST_BYTES = 16 << 20
 
 def depth(tile: Tile, target: Target, batch: int, m: int, n: int, k: int) -> int:
     """How much of the reduction a part covers: `k` if it is not to be cut."""
-    longest = max(LEAST_DEPTH, target.l2_bytes // 4 // (tile.width * tile.itemsize))
+    each = tile.itemsize // 2 if tile.pairs else tile.itemsize
+    longest = max(LEAST_DEPTH, target.l2_bytes // 4 // (tile.width * each))
     elements = batch * m * n
     parts = max(k // longest, min(k // LEAST_DEPTH, ENOUGH_ELEMENTS // elements))
     if parts < 2 or parts * elements * tile.itemsize > MOST_BYTES:

@@ -6,6 +6,10 @@ meets, so edges only shorten runs and nothing is padded.  A task takes some pane
 its sums stay in its own part of a workspace, and a second launch adds the parts and writes (O, I, KH, KW).
 
 Images of few channels are copied with their padding around them first; a row of taps is then one long row of A.
+
+Where the processor multiplies pairs of bf16, a pair is two neighbouring pixels of a run.  Runs begin at even and at odd
+pixels, so a task pairs every pixel of its block with the next one, in the image and in the output's gradient alike, or
+every second one where all runs begin at even pixels (`hop`).
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import gcd
 
-from lezero.codegen.contraction import depthwise, planar_weight_grad, winograd, winograd_weight_grad
+from lezero.codegen.contraction import depthwise, pairs, planar_weight_grad, winograd, winograd_weight_grad
 from lezero.codegen.contraction.conv import FEW_CHANNELS, pad_image
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_panel_tiles, heights
 from lezero.codegen.contraction.pack import copy_panel
@@ -31,9 +35,11 @@ from lezero.loops.ir import TYPES
 
 PARAMS = words(
     "images height width pixel group_in rows_in out_height out_width out_pixel group_out columns step_y step_x "
-    "taps panels groups pixel_parts panel_parts block last shift"
+    "taps panels groups pixel_parts panel_parts block last shift hop top bottom pair_rows"
 )
-"""rows_in: rows of A per tap; last, shift: the last tile of rows starts at `last` but reads (and stores) from `last` - `shift`."""
+"""rows_in: rows of A per tap; last, shift: the last tile of rows starts at `last` but reads (and stores) from `last` - `shift`.
+hop: pixels from pair to pair; top, bottom: the first and the last row a tap meets, relative to an output's first; pair_rows: how
+many rows of the image a block meets at most."""
 
 BLOCK_BYTES = 384 << 10
 
@@ -48,17 +54,19 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
         return winograd_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
     (ci, co), (kh, kw), (dilate_y, dilate_x) = spec.per_group, spec.kernel, spec.dilation
     oh, ow = spec.out_size(h, w)
-    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co)
-    top, left, bottom, right = spec.padding
+    paired = pairs.supported(spec.dtype, target) and ci >= FEW_CHANNELS and spec.groups == 1
+    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co, paired)
+    top, left, *_ = spec.padding
     launches, workspaces = [], {}
     image, operand, dtype = (n, h, w), "x", spec.dtype
-    in_place = ci >= FEW_CHANNELS and dtype == COMPUTE[dtype]
-    if not in_place:
-        image, operand = (n, h + top + bottom, w + left + right), "w:padded"
-        launches.append(pad_image(dtype, "x", (n, h, w), spec.channels[0], spec.padding, threads, spec.planes))
+    in_place = ci >= FEW_CHANNELS
+    padding = (0, 0, 0, 0) if in_place else spec.padding
+    if not in_place or not (paired or dtype == COMPUTE[dtype]):
+        image, operand = (n, h + padding[0] + padding[2], w + padding[1] + padding[3]), "w:padded"
+        launches.append(pad_image(dtype, "x", (n, h, w), spec.channels[0], padding, threads, spec.planes))
         # The last tile of rows may read past the last pixel.
         workspaces[operand] = (n * image[1] * image[2] * spec.channels[0] + tile.height) * tile.itemsize
-        top = left = 0
+        top, left = top - padding[0], left - padding[1]
     runs = not in_place and spec.groups == 1 and dilate_x == 1
     taps = [(y * dilate_y - top, x * dilate_x - left) for y in range(kh) for x in ([0] if runs else range(kw))]
     rows = kw * ci if runs else ci
@@ -85,9 +93,12 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
     # At least one image row of a block; the image and the panel of B share L2.
     row_bytes = result[1] * (spec.channels[0] * spec.stride[0] * spec.stride[1] + tile.width) * tile.itemsize
     block = max(1, min(BLOCK_BYTES // max(1, row_bytes), -(-rows_of_image // pixel_parts)))
+    even = spec.stride[1] == 1 and len(taps) == 1 and taps[0][1] == 0 and image[2] % 2 == result[1] % 2 == 0
+    first_row, last_row = taps[0][0], taps[-1][0]
     params = (
         *image, spec.channels[0], ci, rows, *result, spec.channels[1], co, co, *spec.stride,
-        len(taps), panels, spec.groups, pixel_parts, panel_parts, block, last, shift, *(x for tap in taps for x in tap),
+        len(taps), panels, spec.groups, pixel_parts, panel_parts, block, last, shift, 2 if even else 1, first_row, last_row,
+        _rows_met(image[1], result[0], spec.stride[0], last_row - first_row, block), *(x for tap in taps for x in tap),
     )  # fmt: skip
     workspaces["w:parts"] = pixel_parts * part * tile.itemsize
     tasks = spec.groups * pixel_parts * panel_parts
@@ -113,6 +124,12 @@ def _fold(n: int, h: int, w: int) -> tuple[tuple[int, int, int], tuple[int, int]
     if width < w:
         width = w * gcd(n * h, max(1, 512 // w))
     return (1, total // width, width), (total // width, width)
+
+
+def _rows_met(height: int, out_height: int, step: int, reach: int, block: int) -> int:
+    """How many rows of the image `block` rows of the output meet at most, which may belong to several images."""
+    borders = (block + out_height - 2) // out_height
+    return (block - 1) * step + reach + 1 + max(0, borders * (height - out_height * step))
 
 
 def _pixel_parts(rows: int, image: int, part: int) -> int:
@@ -143,11 +160,13 @@ def source(dtype: str, tile: Tile) -> KernelSource:
     return KernelSource("conv.dw", key, lambda target: emit(dtype, tile, target), scratch=lambda p: layout(tile, p)[-1])
 
 
-def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, int]:
-    """Byte offset in scratch of the runs (the packed panel of B comes first), and the end."""
+def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
+    """Byte offsets in scratch of the runs (the packed panel of B comes first) and of the paired image, and the end."""
     p = dict(zip(PARAMS, params))
     runs = p["block"] * p["out_width"] * tile.width * tile.itemsize
-    return runs, runs + p["taps"] * (p["block"] + 1) * 24
+    image = runs + p["taps"] * (p["block"] + 1) * 24
+    paired = (p["pair_rows"] * p["width"] // p["hop"] * p["pixel"] + tile.height) * tile.itemsize if tile.pairs else 0
+    return runs, image, image + paired
 
 
 def emit(dtype: str, tile: Tile, target: Target) -> str:
@@ -161,6 +180,7 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
     # Runs of the block: per tap a count, then (A, B, length) each.
     runs = c.gep("%scratch", c.mul(c.mul(p["block"], p["out_width"]), tile.width), to)
     per_tap = c.mul(c.add(p["block"], 1), 3)
+    paired_image = c.gep(runs, c.mul(p["taps"], per_tap), "i64")
 
     pixel_part = c.rem("%task", p["pixel_parts"])
     rest = c.div("%task", p["pixel_parts"])
@@ -185,14 +205,19 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
 
     def block(first: str) -> None:
         count = c.min(p["block"], c.sub(end_row, first))
-        c.loop(0, p["taps"], lambda t: find_runs(t, first, count))
+        top = pair_image(first, count) if tile.pairs else 0
+        c.loop(0, p["taps"], lambda t: find_runs(t, first, count, top))
         start = c.gep(dy_group, c.mul(c.mul(first, p["out_width"]), p["out_pixel"]), memory)
 
         def panel(i: str) -> None:
             col = c.mul(i, tile.width)
             left, pixels = c.sub(p["columns"], col), c.mul(count, p["out_width"])
             b = c.gep(start, col, memory)
-            copy_panel(c, dtype, to, tile.lanes, tile.vectors, b, p["out_pixel"], pixels, left, "%scratch")
+            operands = (c, dtype, to, tile.lanes, tile.vectors, b, p["out_pixel"], pixels, left, "%scratch")
+            if tile.pairs:
+                pairs.copy_panel(*operands, hop=p["hop"])
+            else:
+                copy_panel(*operands)
             out = c.gep(part, c.mul(i, panel_size), to)
             # While this panel is worked on, the next one is fetched, and with the last one the image's next rows.
             more = c.less(c.add(i, 1), end_panel)
@@ -209,13 +234,14 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
                     left = c.min(c.sub(p["rows_in"], r), height)
                     shift = c.select(c.less(r, p["last"]), 0, p["shift"])
                     to_here = c.gep(out, c.add(c.mul(t, tap_size), c.mul(r, tile.width)), to)
-                    stride = c.mul(p["pixel"], p["step_x"])
+                    entries = c.div(2, p["hop"]) if tile.pairs else 1
+                    stride, step = c.mul(c.mul(p["pixel"], p["step_x"]), entries), c.mul(entries, tile.width)
                     list_ = c.gep(here, 3, "i64")
                     line = c.mul(c.add(c.div(r, height), t), 64)  # tiles after each other fetch a line of each pixel
                     fetched = c.less(line, tile.width * TYPES[dtype])
                     next_line = c.select(fetched, c.gep(following, line, "i8"), to_here, "ptr")
                     next_stride = c.select(fetched, c.mul(p["out_pixel"], TYPES[dtype]), 0)
-                    operands = f"ptr {list_}, i64 {number}, i64 {c.sub(r, shift)}, i64 {stride}"
+                    operands = f"ptr {list_}, i64 {number}, i64 {c.sub(r, shift)}, i64 {stride}, i64 {step}"
                     arguments = f"{operands}, i64 {ahead}, ptr {next_line}, i64 {next_stride}, ptr {to_here}"
                     call_tile(c, tile, "panel", left, arguments)
 
@@ -225,8 +251,22 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
 
         c.loop(first_panel, end_panel, panel)
 
-    def find_runs(t: Operand, first: Operand, count: Operand) -> None:
-        """List what tap `t` meets in `count` rows from row `first` on."""
+    def pair_image(first: Operand, count: Operand) -> Operand:
+        """Pair what `count` rows of the output from `first` on meet of the image; give the first row of that."""
+
+        def meets(line: Operand, move: Operand) -> Operand:
+            n, y = c.div(line, p["out_height"]), c.rem(line, p["out_height"])
+            row = c.add(c.add(c.mul(n, p["height"]), c.mul(y, p["step_y"])), move)
+            return c.min(c.max(row, 0), c.mul(p["images"], p["height"]))
+
+        top, end = meets(first, p["top"]), meets(c.sub(c.add(first, count), 1), c.add(p["bottom"], 1))
+        total = c.mul(c.mul(p["images"], p["height"]), p["width"])
+        pixels = (c.mul(top, p["width"]), c.mul(end, p["width"]), total, p["step_x"], p["hop"])
+        pairs.join_pixels(c, tile.lanes, image, p["pixel"], *pixels, paired_image)
+        return top
+
+    def find_runs(t: Operand, first: Operand, count: Operand, top: Operand) -> None:
+        """List what tap `t` meets in `count` rows from row `first` on; of the image, pairs are there from row `top` on."""
         move = c.gep(moves, c.mul(t, 2), "i64")
         move_y, move_x = c.load("i64", move), c.load("i64", c.gep(move, 1, "i64"))
         # Outputs x with 0 <= x * step + move < width.
@@ -242,8 +282,13 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
             at_y = c.add(c.mul(y, p["step_y"]), move_y)
             pixel = c.add(c.mul(c.add(c.mul(n, p["height"]), at_y), p["width"]), at_x)
             entry = c.gep(here, c.mul(c.add(number, 1), 3), "i64")
-            c.store("ptr", c.gep(image_group, c.mul(pixel, p["pixel"]), to), entry)
-            b = c.gep("%scratch", c.mul(c.add(c.mul(i, p["out_width"]), begin), tile.width), to)
+            column = c.add(c.mul(i, p["out_width"]), begin)
+            if tile.pairs:
+                pixel = c.div(c.sub(pixel, c.mul(top, p["width"])), p["hop"])
+                column = c.div(column, p["hop"])
+            from_image = paired_image if tile.pairs else image_group
+            c.store("ptr", c.gep(from_image, c.mul(pixel, p["pixel"]), to), entry)
+            b = c.gep("%scratch", c.mul(column, tile.width), to)
             c.store("ptr", b, c.gep(entry, 1, "i64"))
             c.store("i64", length, c.gep(entry, 2, "i64"))
             inside = c.value(f"and i1 {c.below(at_y, p['height'])}, {c.less(0, length)}")

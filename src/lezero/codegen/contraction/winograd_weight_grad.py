@@ -176,7 +176,7 @@ def _emit(tile: Tile, target: Target) -> str:
                 def tiles(r: str) -> None:
                     sums, following = (c.gep(here, c.mul(row, tile.width), to) for row in (r, c.add(r, height)))
                     fetched = f"i64 0, ptr {following}, i64 64"  # sums that are added to next
-                    arguments = f"ptr {run}, i64 1, i64 {r}, i64 {p['depth']}, {fetched}, ptr {sums}"
+                    arguments = f"ptr {run}, i64 1, i64 {r}, i64 {p['depth']}, i64 {tile.width}, {fetched}, ptr {sums}"
                     call_tile(c, tile, "panel", c.sub(p["depth"], r), arguments)
 
                 c.loop(0, p["depth"], tiles, step=height)

@@ -1,0 +1,158 @@
+"""Products of bf16 at every CPU level: multiplied in pairs or widened to f32, they are exact and summed in f32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lezero.backends.cpu.detect import available_levels
+from lezero.codegen.contraction import (
+    ConvSpec,
+    MatmulSpec,
+    plan_conv_forward,
+    plan_conv_input_grad,
+    plan_conv_weight_grad,
+    plan_matmul,
+)
+from lezero.codegen.target import TARGETS, Target
+from test_contractions import NUMPY, poison, run
+
+SIZES = [(1, 1, 2, 1), (2, 17, 33, 5), (3, 15, 70, 19), (1, 100, 64, 100), (1, 31, 3, 20), (2, 29, 40, 4101)]
+
+
+@pytest.fixture(params=[x for x in available_levels() if x != "amx"])
+def target(request: pytest.FixtureRequest) -> Target:
+    return TARGETS[request.param]
+
+
+def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str = "bf16") -> np.ndarray:
+    """Small enough for any order of summation to be exact."""
+    return rng.integers(-8, 9, shape).astype(NUMPY[dtype])
+
+
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_matrix_products_are_exact(target: Target, trans_a: bool, trans_b: bool):
+    rng = np.random.default_rng(0)
+    for threads, (batch, m, n, k) in enumerate(SIZES):
+        a, b, out = integers(rng, (batch, m, k)), integers(rng, (batch, k, n)), poison((batch, m, n), "f32")
+        stored = {
+            "a": np.ascontiguousarray(a.swapaxes(1, 2)) if trans_a else a,
+            "b": np.ascontiguousarray(b.swapaxes(1, 2)) if trans_b else b,
+        }
+        plan = plan_matmul(MatmulSpec("bf16", "f32", trans_a, trans_b), batch, m, n, k, threads % 3 + 1, target)
+        run(plan, {**stored, "out": out}, target, threads % 3 + 1)
+        np.testing.assert_array_equal(out, a.astype(np.float64) @ b.astype(np.float64))
+
+
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_operands_of_f32_are_rounded_while_they_are_packed(target: Target, trans_a: bool, trans_b: bool):
+    """To the nearest, and to even between two: where products of bf16 are no faster, nothing is rounded."""
+    rng = np.random.default_rng(4)
+    for batch, m, n, k in SIZES[1:]:
+        a, b = (rng.integers(-999, 1000, (batch, *s)).astype(np.float32) for s in ((m, k), (k, n)))
+        stored = {
+            "a": np.ascontiguousarray(a.swapaxes(1, 2)) if trans_a else a,
+            "b": np.ascontiguousarray(b.swapaxes(1, 2)) if trans_b else b,
+        }
+        out = poison((batch, m, n), "f32")
+        plan = plan_matmul(MatmulSpec("f32", "f32", trans_a, trans_b, rounded=True), batch, m, n, k, 2, target)
+        run(plan, {**stored, "out": out}, target, 2)
+        if target.bf16_dot:
+            a, b = a.astype(NUMPY["bf16"]), b.astype(NUMPY["bf16"])
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        np.testing.assert_allclose(out, exact, rtol=0, atol=2e-6 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_nothing_beside_an_operand_is_multiplied(target: Target, trans_a: bool, trans_b: bool):
+    """An odd reduction ends within a pair; whatever lies behind it, and beside the matrix, is NaN here."""
+    rng = np.random.default_rng(1)
+    m, n, k, room = 20, 37, 13, 3
+    stored = {}
+    for name, rows, columns, turned in (("a", m, k, trans_a), ("b", k, n, trans_b)):
+        shape = (columns, rows) if turned else (rows, columns)
+        stored[name] = poison((shape[0] + room, shape[1] + room), "bf16")
+        stored[name][: shape[0], : shape[1]] = integers(rng, shape)
+    out = poison((m, n), "f32")
+    spec = MatmulSpec("bf16", "f32", trans_a, trans_b)
+    strides = {"lda": stored["a"].shape[1], "ldb": stored["b"].shape[1]}
+    run(plan_matmul(spec, 1, m, n, k, 1, target, **strides), {**stored, "out": out}, target, 1)
+    a, b = (stored[x][:-room, :-room].astype(np.float64) for x in ("a", "b"))
+    np.testing.assert_array_equal(out, (a.T if trans_a else a) @ (b.T if trans_b else b))
+
+
+CONVS = {  # in, out, kernel, stride, padding (top, left, bottom, right), dilation, groups, n, h, w
+    "3x3, rows of odd and of even length": (16, 33, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, 3, 9, 10),
+    "pointwise, an even number of pixels": (32, 40, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, 2, 6, 5),
+    "pointwise, an odd number of pixels": (34, 40, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, 3, 3, 5),
+    "pointwise, padded": (16, 16, (1, 1), (1, 1), (1, 1, 1, 1), (1, 1), 1, 2, 3, 4),
+    "strided pointwise": (64, 24, (1, 1), (2, 2), (0, 0, 0, 0), (1, 1), 1, 2, 7, 8),
+    "strided": (18, 32, (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 1, 2, 11, 13),
+    "images taller than their results": (16, 16, (5, 3), (1, 1), (0, 0, 0, 0), (1, 1), 1, 5, 6, 7),
+    "taps that meet nothing": (16, 16, (3, 3), (3, 2), (2, 0, 1, 3), (2, 2), 1, 2, 11, 13),
+    "odd channels": (17, 19, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, 2, 6, 7),
+    "few channels": (6, 10, (5, 5), (1, 1), (2, 2, 2, 2), (1, 1), 1, 2, 9, 9),
+    "two channels, dilated": (2, 6, (3, 3), (1, 1), (1, 0, 1, 0), (2, 2), 1, 2, 9, 9),
+    "groups": (32, 48, (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 2, 2, 8, 9),
+    "groups of odd size": (21, 27, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 3, 2, 5, 6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVS)
+def test_convolutions_and_both_gradients_are_exact(target: Target, name: str):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(2)
+    c, o, kernel, stride, padding, dilation, groups, n, h, w = CONVS[name]
+    top, left, bottom, right = padding
+    spec = ConvSpec((c, o), kernel, stride, padding, dilation, groups, "bf16", "f32")
+    x, weight = integers(rng, (n, h, w, c)), integers(rng, (o, c // groups, *kernel))
+    dy = integers(rng, (n, *spec.out_size(h, w), o))
+    image = torch.from_numpy(x.astype(np.float64)).permute(0, 3, 1, 2).requires_grad_()
+    filters = torch.from_numpy(weight.astype(np.float64)).requires_grad_()
+    padded = torch.nn.functional.pad(image, (left, right, top, bottom))
+    expected = torch.conv2d(padded, filters, None, stride, 0, dilation, groups)
+    expected.backward(torch.from_numpy(dy.astype(np.float64)).permute(0, 3, 1, 2))
+    for make, arrays, result, wanted in (
+        (plan_conv_forward, {"x": x, "w": weight}, "out", expected.detach().permute(0, 2, 3, 1).numpy()),
+        (plan_conv_input_grad, {"dy": dy, "w": weight}, "dx", image.grad.permute(0, 2, 3, 1).numpy()),
+        (plan_conv_weight_grad, {"x": x, "dy": dy}, "dw", filters.grad.numpy()),
+    ):
+        out = poison(wanted.shape, "f32")
+        run(make(spec, n, h, w, 2, target), {**arrays, result: out}, target, 2)
+        np.testing.assert_array_equal(out, wanted)
+
+
+def test_a_tap_does_not_take_what_lies_behind_its_run(target: Target):
+    """Rows of nine pixels: the taps of the edges meet eight, and the middle ones end within a pair."""
+    rng = np.random.default_rng(3)
+    finite = []
+    x, dy = integers(rng, (2, 5, 9, 16)), integers(rng, (2, 5, 9, 16))
+    dy[:, :, 0, 3] = np.inf
+    x[:, :, 8, 5] = np.inf
+    for dtype in ("bf16", "f32"):
+        spec = ConvSpec((16, 16), (3, 3), (1, 1), (1, 1, 1, 1), dtype=dtype, out_dtype="f32")
+        dw = poison((16, 16, 3, 3), "f32")
+        arrays = {"x": x.astype(NUMPY[dtype]), "dy": dy.astype(NUMPY[dtype]), "dw": dw}
+        run(plan_conv_weight_grad(spec, 2, 5, 9, 1, target), arrays, target, 1)
+        finite.append(np.isfinite(dw))
+    assert 0 < finite[1].sum() < finite[1].size
+    np.testing.assert_array_equal(*finite)
+
+
+PLANS = {
+    "product": lambda t: plan_matmul(MatmulSpec("bf16", "bf16"), 1, 64, 64, 64, 1, t),
+    "forward": lambda t: plan_conv_forward(ConvSpec((16, 32), (3, 3), dtype="bf16", out_dtype="bf16"), 1, 9, 9, 1, t),
+    "input": lambda t: plan_conv_input_grad(ConvSpec((16, 32), (3, 3), dtype="bf16", out_dtype="bf16"), 1, 9, 9, 1, t),
+    "weight": lambda t: plan_conv_weight_grad(ConvSpec((16, 32), (3, 3), dtype="bf16", out_dtype="bf16"), 1, 9, 9, 1, t),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_pairs_are_multiplied_where_the_processor_can(kind: str):
+    for level in available_levels():
+        target = TARGETS[level]
+        text = "".join(x.source.emit(target) for x in PLANS[kind](target).launches)
+        assert ("dpbf16ps" in text) == target.bf16_dot, level
