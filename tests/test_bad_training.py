@@ -73,7 +73,7 @@ def test_a_loss_that_was_never_finite_is_reported_and_parameters_stay(bad):
     scaler = amp.GradScaler("cpu")
     with (
         pytest.warns(RuntimeWarning, match="first loss was infinite or NaN"),
-        pytest.raises(FloatingPointError, match="in each of the first .* steps, before it was scaled"),
+        pytest.raises(FloatingPointError, match=r"in each of the first .* steps, before it was scaled"),
     ):
         for _ in range(200):
             opt.zero_grad()

@@ -16,7 +16,7 @@ from lezero.ops.base import REGISTRY
 from lezero.ops.expr import Expr
 from lezero.schedule.groups import pieces
 from lezero.schedule.index import Ix, Var
-from lezero.schedule.layout import CHANNELS_LAST, Order, infer_orders, linear, planar, row_major, same_memory
+from lezero.schedule.layout import CHANNELS_LAST, Order, infer_orders, linear, now, planar, row_major, same_memory
 
 FLOATS = frozenset(("f32", "f64", "bf16", "f16"))
 
@@ -84,7 +84,7 @@ def _wanted(node: Node) -> tuple[Order, ...]:
 
 def _stored(x: Node) -> bool:
     """Whether a node can have memory of its own: sources and views have none, unless copied."""
-    return x.op.kind not in ("view", "source")
+    return now(x).op.kind not in ("view", "source")
 
 
 def _dense(x: Node, order: Order, wanted: Order) -> bool:

@@ -25,7 +25,7 @@ from lezero.schedule.lower import Lowered, lower, number
 from lezero.schedule.memory import Interval, pack
 from lezero.schedule.order import in_order
 from lezero.schedule.prepare import prepare
-from lezero.schedule.recompute import Recomputed, recompute
+from lezero.schedule.recompute import Effort, Recomputed, recompute
 from lezero.schedule.recompute import nbytes as seen_bytes
 from lezero.schedule.work import flops, multiplies
 
@@ -43,6 +43,13 @@ class Step:
     @property
     def name(self) -> str:
         return self.what.name if isinstance(self.what, Contracted) else self.what[0].kernel.name
+
+    @property
+    def in_place(self) -> tuple[tuple[Node, Node], ...]:
+        """(stored node, input whose memory it may take)"""
+        if isinstance(self.what, Contracted):
+            return self.what.in_place
+        return self.what[0].in_place if len(self.what) == 1 else ()
 
     @property
     def combines(self) -> bool:
@@ -241,7 +248,9 @@ def _aligned(launches: list[list[tuple]]) -> list[list[tuple]]:
     return [list(group) for group in zip(*launches)] if launches else []
 
 
-def arrange(graph: Graph, leaf_orders: dict[Node, Order], threads: int) -> tuple[Grouping, list[Recomputed]]:
+def arrange(
+    graph: Graph, leaf_orders: dict[Node, Order], threads: int, effort: Effort | None = None
+) -> tuple[Grouping, list[Recomputed]]:
     """A primitive graph divided into kernels, and what is computed a second time.
 
     Outputs that are another value in another shape are that value: the memory is the same.
@@ -251,8 +260,14 @@ def arrange(graph: Graph, leaf_orders: dict[Node, Order], threads: int) -> tuple
     grouping = Grouping(graph, orders, threads)
     if "recompute" in switched_off():
         return grouping, []
-    again, orders, recomputed = recompute(graph, orders, grouping)
-    return (Grouping(again, orders, threads), recomputed) if recomputed else (grouping, [])
+    done: list[Recomputed] = []
+    for _ in range(1 if effort is None else effort.rounds):
+        graph, orders, recomputed = recompute(graph, orders, grouping, effort)
+        if not recomputed:
+            break
+        grouping = Grouping(graph, orders, threads)
+        done += recomputed
+    return grouping, done
 
 
 def _memory_of(outputs: Sequence[Node], orders: dict[Node, Order]) -> tuple[Node, ...]:
@@ -269,11 +284,16 @@ def _memory_of(outputs: Sequence[Node], orders: dict[Node, Order]) -> tuple[Node
 
 
 def build(
-    graph: Graph, leaf_orders: dict[Node, Order], donatable: frozenset[Node], target: Target, threads: int
+    graph: Graph,
+    leaf_orders: dict[Node, Order],
+    donatable: frozenset[Node],
+    target: Target,
+    threads: int,
+    effort: Effort | None = None,
 ) -> Schedule:
-    """Schedule a primitive graph (what ``passes.pipeline.restructure`` gives)."""
+    """Schedule a primitive graph (what ``passes.pipeline.restructure`` gives); with an `effort` to save memory."""
     given = graph
-    grouping, recomputed = arrange(graph, leaf_orders, threads)
+    grouping, recomputed = arrange(graph, leaf_orders, threads, effort)
     graph, orders = grouping.graph, grouping.orders
     groups = [g for g in grouping.groups if not all(map(_empty, g.nodes))]
     stored: set[Node] = set(graph.outputs)
@@ -366,9 +386,7 @@ def _reuse(
     for at, steps in enumerate(launches):
         readers = Counter(n for s in steps for n in s.reads)
         for s in steps:
-            if isinstance(s.what, Contracted) or len(s.what) != 1:
-                continue
-            for node, x in s.what[0].in_place:
+            for node, x in s.in_place:
                 if node in reused or node in shared or x in taken or last.get(x) != at or readers[x] != 1:
                     continue
                 if orders[node] != orders[x] or tuple(map(int, node.shape)) != tuple(map(int, x.shape)):

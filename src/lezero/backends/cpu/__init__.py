@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lezero.backends.cpu import arena, compiler, detect
+from lezero.backends.cpu.limited import LimitedProgram
 from lezero.backends.cpu.pool import default_pool, get_num_threads
 from lezero.backends.cpu.table import RecordTimes, Table, TableBuilder
 from lezero.graph.dtype import DType
@@ -20,7 +21,9 @@ from lezero.hal.backend import Backend, Program, Properties
 from lezero.hal.buffer import Buffer
 from lezero.hal.references import others
 from lezero.passes.pipeline import restructure
+from lezero.schedule.budget import Limit
 from lezero.schedule.layout import row_major, same_memory
+from lezero.schedule.recompute import Effort
 from lezero.schedule.schedule import Instance, Schedule, build
 
 observer: Callable[[Schedule, Instance, list[RecordTimes]], None] | None = None
@@ -166,9 +169,25 @@ class CpuBackend(Backend):
     def reset_peak_memory_stats(self) -> None:
         arena.default_allocator.reset_peak()
 
+    def empty_cache(self) -> None:
+        self._arena.release()
+        arena.default_allocator.trim()
+
     def compile(self, graph: Graph, donatable: frozenset[int] = frozenset(), inputs: Sequence[Buffer] = ()) -> Program:
+        return CpuProgram(self._schedule(graph, donatable, inputs)(None), graph.leaves, self)
+
+    def compile_within(
+        self, graph: Graph, donatable: frozenset[int], inputs: Sequence[Buffer], limit: Limit
+    ) -> LimitedProgram:
+        """As `compile`; what the program needs for its arena and new results is no more than a limit."""
+        make = self._schedule(graph, donatable, inputs)
+        return LimitedProgram(make, lambda schedule: CpuProgram(schedule, graph.leaves, self), limit)
+
+    def _schedule(
+        self, graph: Graph, donatable: frozenset[int], inputs: Sequence[Buffer]
+    ) -> Callable[[Effort | None], Schedule]:
+        """What schedules a graph with a given effort to save memory."""
         orders = {leaf: b.order or row_major(leaf.ndim) for leaf, b in zip(graph.leaves, inputs)}
-        leaves = graph.leaves
-        may_write = frozenset(leaves[k] for k in donatable)
-        schedule = build(restructure(graph), orders, may_write, detect.detect(), get_num_threads())
-        return CpuProgram(schedule, leaves, self)
+        may_write = frozenset(graph.leaves[k] for k in donatable)
+        primitive, target, threads = restructure(graph), detect.detect(), get_num_threads()
+        return lambda effort: build(primitive, orders, may_write, target, threads, effort)
