@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,10 @@ import lezero as lz
 import lezero.nn.functional as F
 from lezero import nn, optim
 from lezero.hal import registry
+from lezero.runtime import residuals, run
+from lezero.schedule import recompute
 from lezero.schedule.budget import parse_bytes
+from lezero.schedule.memory import Interval, Space, lend
 from test_checkpoint import added_peak
 
 pytestmark = pytest.mark.skipif(registry.get_backend() != "cpu", reason="about the backend that plans memory")
@@ -278,3 +283,43 @@ def test_a_gradient_that_somebody_holds_is_not_written_over():
     net(x).sum().backward()
     np.testing.assert_allclose(net[0].weight.grad.numpy(), 2 * copy, rtol=1e-5)
     np.testing.assert_array_equal(first, copy)
+
+
+def test_memory_that_is_lent_is_free_when_it_is_used():
+    spaces = [Space("read early", 1024, 3, inf), Space("written late", 4096, -inf, 7)]
+    values = [Interval(k, n, first, last) for k, n, first, last in [
+        ("before", 4000, 0, 6), ("too late", 4000, 0, 7), ("after", 1000, 4, 9), ("too early", 1000, 3, 4), ("beside", 512, 5, 6),
+    ]]  # fmt: skip
+    assert lend(spaces, values) == {"before": ("written late", 0), "after": ("read early", 0)}
+    assert lend(spaces, values[1:]) == {
+        "after": ("read early", 0), "too early": ("written late", 0), "beside": ("written late", 0),
+    }  # fmt: skip
+
+
+# -- reading the loss first -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make, most", [(transformer, 1.05), (convolutions, 1.2)])
+def test_reading_the_loss_before_backward_keeps_little_more(make, most, monkeypatch):
+    for name in ("LEAST_TOTAL", "LEAST_BYTES"):
+        monkeypatch.setattr(recompute, name, 0)
+    net, shape = make()
+    r = np.random.default_rng(0)
+    x, y = lz.tensor(r.normal(size=(4 * shape[0], *shape[1:])).astype("f4")), lz.tensor(r.integers(0, 5, 4 * shape[0]))
+
+    def peak(read):
+        def step():
+            net.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            if read:
+                loss.item()
+            loss.backward()
+
+        return added_peak(step)
+
+    plain = peak(False)
+    chosen = peak(True)
+    monkeypatch.setattr(residuals, "_cheap", lambda node: False)
+    run._plans.clear()
+    declared = peak(True)
+    assert chosen <= most * plain < declared

@@ -42,6 +42,20 @@ class _PastValues:
     def __init__(self, past: Past):
         self.past = past
         self.made: dict[Node, Handle] = {}
+        self.own: set[int] = set()  # ids of handles that nobody outside has been given by anybody else
+
+    def let_go(self) -> None:
+        """Forget the handles of stored values, whose memory the run may then use for others.
+
+        Not while a capture or a segment wants to know where the leaves of a recording come from.
+        """
+        if STATE.capture is None and STATE.adopted is None:
+            rec = STATE.recording
+            for k, t in enumerate(rec.leaf_handles):
+                if id(t) in self.own:
+                    rec.leaf_handles[k] = None
+                    rec.imported.pop(id(t), None)
+        self.made.clear()
 
     def now(self, attrs: tuple) -> tuple:
         rec = STATE.recording
@@ -67,6 +81,7 @@ class _PastValues:
                 t = self.past.variables.get(n)
                 if t is None or t._buffer is not buffer or STATE.grad_mode:
                     t = _of_buffer(buffer, n)
+                    self.own.add(id(t))
                     if n.tracks and STATE.grad_mode:
                         t._history = (self.past, n)
                 made[n] = t
@@ -237,6 +252,8 @@ def gradients(
             if not retain_graph:
                 taken = [n for n in begin if n.inputs]
                 here.freed.extend(taken) if recorded.past is None else recorded.past.free(taken)
+                if recorded.values is not None:
+                    recorded.values.let_go()
     finally:
         state.grad_mode, state.in_rule, state.site = grad_mode, in_rule, None
     return variables, found

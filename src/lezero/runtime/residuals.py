@@ -1,7 +1,7 @@
 """What a run keeps for a ``backward()`` that may follow: what operations declare, less what is cheap to make again.
 
 The rule is that of ``schedule/recompute.py``, which cannot see a gradient that has not been recorded: a large value is not kept
-if it follows, element by element or within rows, from values that are kept anyway (or small), at most ``MAX_CHAIN`` of the
+if it follows, element by element, within rows, or by a product of little depth, from values that are kept anyway (or small), at most ``MAX_CHAIN`` of the
 values left out in a row.  What is left out, the gradient walk records again (``gradient._PastValues``).
 """
 
@@ -15,7 +15,7 @@ from lezero.graph.node import Node
 from lezero.runtime.checkpoint import Region, kept_for
 from lezero.schedule import recompute
 
-WITHIN_ROWS = frozenset({"batch_norm", "layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax"})
+WITHIN_ROWS = frozenset({"batch_norm", "dropout", "layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax"})
 """Operations that take little more time than reading their input; a batch norm is given its statistics."""
 
 
@@ -83,8 +83,7 @@ def _made_of(
             if n in kept or n in left_out:
                 found.append(n)
                 continue
-        cheap = n.op.kind in ("elementwise", "view", "source") or n.op.name in WITHIN_ROWS
-        if not cheap or len(seen) > recompute.MAX_NODES:
+        if not _cheap(n) or len(seen) > recompute.MAX_NODES:
             if n is node or _nbytes(n, bindings) >= recompute.LEAST_BYTES:
                 return None
             found.append(n)
@@ -93,6 +92,13 @@ def _made_of(
         seen.update(fresh)
         todo += fresh
     return found
+
+
+def _cheap(node: Node) -> bool:
+    if node.op.name in ("linear", "matmul"):
+        depth = int(node.inputs[0].shape[-1])
+        return 2 * depth <= recompute.MOST_OPERATIONS * node.dtype.itemsize
+    return node.op.kind in ("elementwise", "view", "source") or node.op.name in WITHIN_ROWS
 
 
 def _nbytes(node: Node, bindings: Sequence[int]) -> int:

@@ -28,17 +28,55 @@ def pack(intervals: Sequence[Interval]) -> tuple[dict[Hashable, int], int]:
     offsets: dict[Hashable, int] = {}
     top = 0
     for v in sorted(intervals, key=lambda v: (-v.nbytes, v.first)):
-        size = -(-max(v.nbytes, 1) // ALIGNMENT) * ALIGNMENT
-        busy = sorted((o, e) for o, e, first, last in placed if first <= v.last and v.first <= last)
-        at = 0
-        for o, e in busy:
-            if o - at >= size:
-                break
-            at = max(at, e)
+        size = _aligned(v.nbytes)
+        at = _lowest(v, placed)
         offsets[v.name] = at
         placed.append((at, at + size, v.first, v.last))
         top = max(top, at + size)
     return offsets, top
+
+
+@dataclass
+class Space:
+    """Memory of `nbytes` bytes that is free after record `after` and up to record `before`, both not included."""
+
+    name: Hashable
+    nbytes: int
+    after: float
+    before: float
+
+
+def lend(spaces: Sequence[Space], intervals: Sequence[Interval]) -> dict[Hashable, tuple[Hashable, int]]:
+    """Values that fit in memory lent for a time, as (space, offset): largest first, each in the smallest that will do."""
+    found: dict[Hashable, tuple[Hashable, int]] = {}
+    placed: dict[Hashable, list[tuple[int, int, int, int]]] = {}
+    by_size = sorted(spaces, key=lambda s: s.nbytes)
+    for v in sorted(intervals, key=lambda v: (-v.nbytes, v.first)):
+        for s in by_size:
+            if s.nbytes < v.nbytes or s.after >= v.first or s.before <= v.last:
+                continue
+            here = placed.setdefault(s.name, [])
+            at = _lowest(v, here)
+            if at + v.nbytes <= s.nbytes:
+                here.append((at, at + _aligned(v.nbytes), v.first, v.last))
+                found[v.name] = s.name, at
+                break
+    return found
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+
+
+def _lowest(v: Interval, placed: Sequence[tuple[int, int, int, int]]) -> int:
+    """The lowest offset that is free for the whole life of a value; placed: (offset, end, first, last)."""
+    size = _aligned(v.nbytes)
+    at = 0
+    for o, e in sorted((o, e) for o, e, first, last in placed if first <= v.last and v.first <= last):
+        if o - at >= size:
+            break
+        at = max(at, e)
+    return at
 
 
 def alive_peak(intervals: Sequence[Interval]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from lezero.codegen.emit import kernel_source
@@ -19,10 +19,11 @@ from lezero.graph.dim import identical, same
 from lezero.graph.node import Graph, Node
 from lezero.passes.pipeline import switched_off
 from lezero.schedule.contractions import Contracted
-from lezero.schedule.groups import Group, Grouping
-from lezero.schedule.layout import Order, row_major
+from lezero.schedule.groups import Group, Grouping, pieces
+from lezero.schedule.index import Ix, Var
+from lezero.schedule.layout import Order, linear, row_major
 from lezero.schedule.lower import Lowered, lower, number
-from lezero.schedule.memory import Interval, pack
+from lezero.schedule.memory import Interval, Space, lend, pack
 from lezero.schedule.order import in_order
 from lezero.schedule.prepare import prepare
 from lezero.schedule.recompute import Effort, Recomputed, recompute
@@ -105,6 +106,7 @@ class Schedule:
     beside: frozenset[int]  # entries of `steps` that run at the same time as the one before
     reused: dict[Node, Node]  # output -> donated leaf whose memory it takes
     shared: dict[Node, Node]  # intermediate value -> the one whose memory it takes
+    lent: frozenset[Node]  # donated leaves in whose memory intermediate values may lie once they have been read
     target: Target
     threads: int
     refusals: list[tuple[Node, Group, str]] = field(default_factory=list)
@@ -122,6 +124,8 @@ class Schedule:
             tuple[KernelSource, str, list[tuple[list[Any], list[int], tuple[int, ...], int]], int, int, bool, int, int]
         ] = []
         life: dict[Any, list[int]] = {}  # name -> [bytes, first, last]
+        read: dict[Node, int] = {}  # when a lent leaf is read last
+        written: dict[Node, int] = {}  # when a result in memory of its own is written first
         moved = 0
 
         def touch(name: Any, nbytes: int, at: int) -> None:
@@ -149,6 +153,10 @@ class Schedule:
                             moved += nbytes(name)
                             if not name.op.is_leaf and name not in outputs:
                                 touch(self.shared.get(name, name), nbytes(name), at)
+                            elif name in self.lent:
+                                read[name] = at
+                            elif name in outputs and name not in self.reused:
+                                written.setdefault(name, at)
                         else:
                             touch((step, name), workspaces[name], at)
                     names: list[Any] = [n if isinstance(n, Node) else (step, n) for n in operands]
@@ -156,13 +164,21 @@ class Schedule:
                 source, label, combine, overwrites = launches[0][0]
                 scratch = max(source.scratch(p) for _, _, p, _ in sets)
                 raw.append((source, label, sets, combine, scratch, overwrites, entry, moved - before))
-        offsets_, arena = pack([Interval(name, size, first, last) for name, (size, first, last) in life.items()])
+        lives = [Interval(name, size, first, last) for name, (size, first, last) in life.items()]
+        spaces = [Space(n, nbytes(n), at, inf) for n, at in read.items()]
+        spaces += [Space(n, nbytes(n), -inf, at) for n, at in written.items()]
+        lent = lend([s for s in spaces if s.nbytes >= LEAST_LENT], [v for v in lives if v.nbytes >= LEAST_LENT])
+        offsets_, arena = pack([v for v in lives if v.name not in lent])
         records = []
         for source, label, sets, combine, scratch, overwrites, entry, touched in raw:
             placed = [
                 (
                     [
-                        ("arena", offsets_[n] + o) if n in offsets_ else (self.reused.get(n, n), o)
+                        ("arena", offsets_[n] + o)
+                        if n in offsets_
+                        else (lent[n][0], lent[n][1] + o)
+                        if n in lent
+                        else (self.reused.get(n, n), o)
                         for n, o in zip((self.shared.get(n, n) for n in names), offs)
                     ],
                     params,
@@ -171,9 +187,12 @@ class Schedule:
                 for names, offs, params, tasks in sets
             ]
             beside = entry in self.beside
+            overwrites = overwrites or any(
+                lent[x][0] in read for names, *_ in sets for x in (self.shared.get(n, n) for n in names) if x in lent
+            )
             records.append(Record(source, label, placed, combine, scratch, overwrites, beside, touched, entry))
         shapes = [tuple(number(d, bindings) for d in shape) for shape in self.shapes]
-        memory = [Block(name, offsets_[name], size, first, last) for name, (size, first, last) in life.items()]
+        memory = [Block(v.name, offsets_[v.name], v.nbytes, v.first, v.last) for v in lives if v.name in offsets_]
         return Instance(records, arena, shapes, moved, tuple(bindings), memory)
 
     def flops(self, instance: Instance) -> list[float]:
@@ -278,9 +297,18 @@ def _memory_of(outputs: Sequence[Node], orders: dict[Node, Order]) -> tuple[Node
         while x.op.name == "reshape":
             x = x.inputs[0]
         plain = x.op.kind not in ("leaf", "view", "source") and orders[x] == row_major(x.ndim)
-        bases.append(x if plain and orders[n] == row_major(n.ndim) else n)
+        bases.append(x if plain and orders[n] == row_major(n.ndim) and _strided(n, x) else n)
     times = Counter([*bases, *outputs])
     return tuple(b if b is n or times[b] == 1 else n for b, n in zip(bases, outputs))
+
+
+def _strided(n: Node, base: Node) -> bool:
+    """Whether a reshape reads its base in steps, as products of it need to; not so where a number stands for a symbol."""
+    x, at = n, tuple(Ix.of(Var(f"q{k}", d)) for k, d in enumerate(n.shape))
+    while x is not base:
+        ((_, at, _),) = pieces(x, at)
+        x = x.inputs[0]
+    return linear(at, base.shape, row_major(base.ndim)).affine() is not None
 
 
 def build(
@@ -303,8 +331,21 @@ def build(
     ordered, beside = order_steps(steps, graph.outputs)
     shapes = [n.shape for n in given.outputs]
     reused, shared = _reuse(ordered, beside, graph, shapes, orders, donatable)
+    lent = donatable - frozenset(reused.values()) - set(graph.outputs)
     return Schedule(
-        graph, shapes, grouping, orders, ordered, beside, reused, shared, target, threads, grouping.refusals, recomputed
+        graph,
+        shapes,
+        grouping,
+        orders,
+        ordered,
+        beside,
+        reused,
+        shared,
+        lent,
+        target,
+        threads,
+        grouping.refusals,
+        recomputed,
     )
 
 
@@ -327,6 +368,8 @@ def _step(group: Group, grouping: Grouping, stored: set[Node]) -> Step:
     return Step(group, kernels, [kernel_source(k.kernel) for k in kernels], reads, writes)
 
 
+LEAST_LENT = 64 << 10
+"""Bytes from which on a value may lie in the memory of a donated input that has been read, or of a result to be written."""
 SMALL = 4096
 """Elements up to which a result may wait for the end of the run."""
 
