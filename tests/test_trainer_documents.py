@@ -9,8 +9,12 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "README.zh-CN.md", "docs/training-loop.md", "docs/mixed-precision.md", "docs/models.md"]
-)
+    "document",
+    [
+        "README.md", "README.zh-CN.md", "docs/training-loop.md", "docs/mixed-precision.md", "docs/models.md", "docs/memory.md",
+        "docs/memory.zh-CN.md",
+    ],
+)  # fmt: skip
 def test_the_programs_in_a_document_run(document, tmp_path, monkeypatch, capsys):
     pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)

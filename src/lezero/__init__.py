@@ -48,9 +48,11 @@ _LAZY = {
 } | {
     "Trainer": "trainer:Trainer",
     "autocast": "amp:autocast",
+    "checkpoint": "autograd:checkpoint",
     "save": "io:save",
     "load": "io:load",
     "jit": "runtime.jit:jit",
+    "MemoryLimitError": "runtime.jit:MemoryLimitError",
     "explain": "runtime.explain:explain",
     "grad": "autograd:grad_of",
     "vjp": "autograd:vjp",

@@ -80,6 +80,27 @@ def reset_peak_memory_stats() -> None:
     registry.current().reset_peak_memory_stats()
 
 
+def memory_allocated() -> int:
+    """Bytes in tensors and in the arena now: ``memory_stats()["allocated_bytes"]``."""
+    return memory_stats()["allocated_bytes"]
+
+
+def max_memory_allocated() -> int:
+    """The most there ever were, or since ``reset_peak_memory_stats()``: ``memory_stats()["peak_bytes"]``."""
+    return memory_stats()["peak_bytes"]
+
+
+def reset_max_memory_allocated() -> None:
+    """The same as ``reset_peak_memory_stats()``."""
+    reset_peak_memory_stats()
+
+
+def empty_cache() -> None:
+    """Run what has been recorded, and give unused memory, the arena's too, back to the operating system."""
+    run_now()
+    registry.current().empty_cache()
+
+
 def set_num_threads(threads: int) -> None:
     """Use `threads` threads for computing (also: ``LEZERO_NUM_THREADS``).
 
@@ -131,8 +152,8 @@ def get_float32_matmul_precision() -> str:
 
 
 __all__ = [
-    "Properties", "devices", "get_backend", "get_float32_matmul_precision", "get_num_threads", "list_backends", "memory_stats",
-    "properties", "reset_peak_memory_stats", "set_backend", "set_float32_matmul_precision", "set_num_threads", "synchronize",
+    "Properties", "devices", "empty_cache", "get_backend", "get_float32_matmul_precision", "get_num_threads", "list_backends",
+    "max_memory_allocated", "memory_allocated", "memory_stats", "properties", "reset_max_memory_allocated", "reset_peak_memory_stats", "set_backend", "set_float32_matmul_precision", "set_num_threads", "synchronize",
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 ``walk`` is the gradient walk itself and knows nodes only.  What users call lives where tensors are known, and is imported
 when first asked for: ``grad``, ``backward``, ``grad_of``, ``value_and_grad``, ``vjp`` (``lezero.gradients``), ``Function``,
-``custom_op`` (``lezero.function``), ``gradcheck``, ``gradgradcheck`` (``lezero.gradcheck``), and the modes ``no_grad``,
+``custom_op`` (``lezero.function``), ``checkpoint``, ``checkpoint_sequential`` (``lezero.checkpointing``), ``gradcheck``, ``gradgradcheck`` (``lezero.gradcheck``), and the modes ``no_grad``,
 ``enable_grad``, ``set_grad_enabled``, ``inference_mode``, ``is_grad_enabled``.
 """
 
@@ -15,6 +15,7 @@ from lezero.misspelt import unknown
 
 _PUBLIC = {
     "lezero.gradients": ("backward", "grad", "grad_of", "value_and_grad", "vjp"),
+    "lezero.checkpointing": ("checkpoint", "checkpoint_sequential"),
     "lezero.function": ("Function", "custom_op"),
     "lezero.gradcheck": ("GradcheckError", "gradcheck", "gradgradcheck"),
     "lezero.tensor": ("enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"),

@@ -80,6 +80,12 @@ class Backend:
         """
         raise NotImplementedError
 
+    def compile_within(self, graph: Graph, donatable: frozenset[int], inputs: Sequence[Buffer], limit: Any) -> Program:
+        """As ``compile``, for a program that needs no more memory than ``limit.nbytes``; its runs set ``limit.report``."""
+        raise NotImplementedError(
+            f"lz.jit: the backend {self.name!r} plans no memory, so memory_limit needs another one"
+        )
+
     def synchronize(self) -> None:
         """Return when everything launched has finished."""
 
@@ -89,3 +95,6 @@ class Backend:
 
     def reset_peak_memory_stats(self) -> None:
         """Count ``peak_bytes`` from what is in use now."""
+
+    def empty_cache(self) -> None:
+        """Give memory that is kept to be used again back to the operating system."""

@@ -21,7 +21,10 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise FileNotFoundError(f"cannot save {str(path)!r}: there is no folder {str(folder)!r}")
     if path.is_dir():
         raise IsADirectoryError(f"cannot save {str(path)!r}: that is a folder")
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", suffix=".tmp", dir=folder)
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", suffix=".tmp", dir=folder)
+    except OSError as error:
+        raise _said(error, path, "choose a folder that files can be made in") from None
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file
@@ -29,11 +32,19 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.chmod(temporary, _mode(path))
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(temporary)
+        if type(error) in (OSError, PermissionError):
+            raise _said(error, path, "make room there, or save elsewhere") from error  # type: ignore[arg-type]
         raise
     _sync_folder(folder)
+
+
+def _said(error: OSError, path: Path, what_to_do: str) -> OSError:
+    """The error of the system with the file it is about and what became of it."""
+    left = "the file that was there is as it was" if path.exists() else "no file was left behind"
+    return type(error)(error.errno, f"cannot save {str(path)!r}: {error.strerror}; {left}; {what_to_do}")
 
 
 def _mode(path: Path) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lezero import nn
-from lezero.models.huggingface import PublishedModel, tied_linear
+from lezero.models.huggingface import PublishedModel, through, tied_linear
 from lezero.nn import functional as F
 from lezero.tensor import Tensor
 
@@ -141,14 +141,14 @@ class BertLayer(nn.Module):
 
 
 class BertEncoder(nn.Module):
+    gradient_checkpointing = False
+
     def __init__(self, config: BertConfig):
         super().__init__()
         self.layer = nn.ModuleList(BertLayer(config) for _ in range(config.num_hidden_layers))
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        for layer in self.layer:
-            x = layer(x, mask)
-        return x
+        return through(self.layer, x, mask, self.gradient_checkpointing and self.training)
 
 
 class BertPooler(nn.Module):

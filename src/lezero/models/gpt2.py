@@ -7,7 +7,7 @@ from math import sqrt
 from typing import Any
 
 from lezero import nn
-from lezero.models.huggingface import PublishedModel, tied_linear
+from lezero.models.huggingface import PublishedModel, through, tied_linear
 from lezero.nn import functional as F
 from lezero.nn.parameter import new_parameter
 from lezero.tensor import Tensor, ones
@@ -117,6 +117,7 @@ class GPT2Model(PublishedModel):
     """The network below the scores."""
 
     body = "transformer"
+    gradient_checkpointing = False
 
     def __init__(self, config: GPT2Config):
         super().__init__()
@@ -148,9 +149,7 @@ class GPT2Model(PublishedModel):
         mask = None
         if attention_mask is not None:
             mask = (attention_mask != 0)[:, None, None, :] & ones(length, length, dtype="bool").tril()
-        for block in self.h:
-            x = block(x, mask)
-        return self.ln_f(x)
+        return self.ln_f(through(self.h, x, mask, self.gradient_checkpointing and self.training))
 
 
 class GPT2LMHeadModel(PublishedModel):

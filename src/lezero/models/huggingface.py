@@ -6,11 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from lezero import nn
+from lezero.checkpointing import checkpoint
 from lezero.nn.parameter import new_parameter
 from lezero.nn.state import IncompatibleKeys
+from lezero.tensor import Tensor
 
 _RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 _CONSTANTS = (".position_ids", ".attn.bias", ".attn.masked_bias")  # buffers that older versions stored
+
+
+def through(layers: nn.ModuleList, x: Tensor, mask: Tensor | None, checkpointed: bool) -> Tensor:
+    """What a stack of layers makes of `x`; with `checkpointed` only the layers' inputs are kept for the gradient."""
+    for layer in layers:
+        x = checkpoint(layer, x, mask) if checkpointed else layer(x, mask)
+    return x
 
 
 def tied_linear(embedding: nn.Embedding, bias: bool) -> nn.Linear:
@@ -32,6 +41,30 @@ class PublishedModel(nn.Module):
     """
 
     body: str
+
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        """Whether any part keeps only the inputs of its layers while training."""
+        return any(getattr(m, "gradient_checkpointing", False) for m in self.modules())
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Mapping[str, Any] | None = None) -> None:
+        """Keep only the inputs of each layer while training, and compute the rest again for the gradient.
+
+        Parameters
+        ----------
+        gradient_checkpointing_kwargs : taken as Hugging Face takes it; the options there are change nothing (see
+            :func:`lezero.checkpoint`)
+        """
+        self._set_gradient_checkpointing(True)
+
+    def gradient_checkpointing_disable(self) -> None:
+        """Keep what the gradient needs."""
+        self._set_gradient_checkpointing(False)
+
+    def _set_gradient_checkpointing(self, value: bool) -> None:
+        for m in self.modules():
+            if hasattr(m, "gradient_checkpointing"):
+                m.gradient_checkpointing = value
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False

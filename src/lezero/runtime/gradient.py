@@ -12,6 +12,7 @@ from lezero.graph.dim import Dim, evaluate
 from lezero.graph.node import Node
 from lezero.ops.base import REGISTRY
 from lezero.runtime import recorder
+from lezero.runtime.checkpoint import Again
 from lezero.runtime.inference import infer
 from lezero.runtime.recorder import STATE, Handle, Recording, adopt, handle_of, import_handle, record, step
 from lezero.runtime.replay import between
@@ -41,6 +42,20 @@ class _PastValues:
     def __init__(self, past: Past):
         self.past = past
         self.made: dict[Node, Handle] = {}
+        self.own: set[int] = set()  # ids of handles that nobody outside has been given by anybody else
+
+    def let_go(self) -> None:
+        """Forget the handles of stored values, whose memory the run may then use for others.
+
+        Not while a capture or a segment wants to know where the leaves of a recording come from.
+        """
+        if STATE.capture is None and STATE.adopted is None:
+            rec = STATE.recording
+            for k, t in enumerate(rec.leaf_handles):
+                if id(t) in self.own:
+                    rec.leaf_handles[k] = None
+                    rec.imported.pop(id(t), None)
+        self.made.clear()
 
     def now(self, attrs: tuple) -> tuple:
         rec = STATE.recording
@@ -63,9 +78,13 @@ class _PastValues:
                 continue
             buffer = self.past.values.get(n)
             if buffer is not None:
-                made[n] = t = _of_buffer(buffer, n)
-                if n.tracks and STATE.grad_mode:
-                    t._history = (self.past, n)
+                t = self.past.variables.get(n)
+                if t is None or t._buffer is not buffer or STATE.grad_mode:
+                    t = _of_buffer(buffer, n)
+                    self.own.add(id(t))
+                    if n.tracks and STATE.grad_mode:
+                        t._history = (self.past, n)
+                made[n] = t
                 stack.pop()
                 continue
             missing = [i for i in n.inputs if i not in made]
@@ -98,6 +117,7 @@ class _Recorded:
         self.grad_mode = STATE.grad_mode
         self.past: Past | None = here if isinstance(here, Past) else None
         self.values = None if self.past is None else _PastValues(self.past)
+        self.again = Again(here) if self.past is None and here.regions else None
         self.hooks = here.hooks
         self.site: Any = None
 
@@ -143,15 +163,18 @@ class _Recorded:
     def pull(self, node: Node, dy: Any) -> Any:
         rec, op, values = self.rec, node.op, self.values
         tracks = tuple([n.tracks for n in node.inputs])
+        y, inputs = node, node.inputs
+        if values is None and self.again is not None:
+            y, inputs = self.again.of(node, self.node(dy) if isinstance(dy, (Node, Handle)) else node)
         if not op.traceable:
             at = values or partial(handle_of, rec)
             named = dict(zip(op.attrs, values.now(node.attrs) if values else rec_attrs(rec, node.attrs)))
-            given = pulled(op, self.handle(dy), at(node), [at(n) for n in node.inputs], named, tracks)
+            given = pulled(op, self.handle(dy), at(y), [at(n) for n in inputs], named, tracks)
             self.keep_up()
             return given
         dy = self.node(dy)
         if values is None:
-            y, inputs, attrs, found = node, node.inputs, node.attrs, node.found
+            attrs, found = node.attrs, node.found
         else:
             y, inputs = self.node(values(node)), tuple([self.node(values(n)) for n in node.inputs])
             attrs = values.now(node.attrs)
@@ -229,6 +252,8 @@ def gradients(
             if not retain_graph:
                 taken = [n for n in begin if n.inputs]
                 here.freed.extend(taken) if recorded.past is None else recorded.past.free(taken)
+                if recorded.values is not None:
+                    recorded.values.let_go()
     finally:
         state.grad_mode, state.in_rule, state.site = grad_mode, in_rule, None
     return variables, found
@@ -354,9 +379,5 @@ def replayed_gradients(rec: Recording, root: Node, variables: list[Handle], reta
 def _run_pending_accumulation() -> None:
     """Gradients not yet realised are about to be added to: run first, so that micro-batches do not pile up in one graph."""
     rec = STATE.recording
-    if (
-        STATE.capture is None
-        and rec.freed
-        and any(t._grad is not None and t._grad._rec is rec for t in rec.variables.values())
-    ):
+    if STATE.capture is None and any(t._grad is not None and t._grad._rec is rec for t in rec.variables.values()):
         run_now()

@@ -32,8 +32,9 @@ from lezero.runtime import recorder
 from lezero.runtime.bounds import Check
 from lezero.runtime.recorder import STATE, Handle, Recording, Root
 from lezero.runtime.replay import between
-from lezero.runtime.run import Ran, run_recording
+from lezero.runtime.run import Ran, _release, run_recording
 from lezero.runtime.steady import Steady
+from lezero.schedule.budget import Limit, MemoryLimitError, MemoryReport, parse_bytes
 
 MAX_VARIANTS = 16
 """Variants kept for one captured function; the least recently used goes first."""
@@ -84,9 +85,17 @@ class Capture:
         """Keep what a handle stood for, to put back if the function raises."""
         self.saved.append((t, (t._rec, t._node, t._buffer, t._history, t._shape)))
 
+    def let_go(self) -> None:
+        """Hold old values weakly, so that the run, which holds its inputs, may write over them."""
+        self.saved = [
+            (t, (rec, node, None if buffer is None else ref(buffer), history, shape))
+            for t, (rec, node, buffer, history, shape) in self.saved
+        ]
+
     def undo(self) -> None:
         for t, (rec, node, buffer, history, shape) in reversed(self.saved):
-            t._rec, t._node, t._buffer, t._history, t._shape = rec, node, buffer, history, shape
+            t._rec, t._node, t._history, t._shape = rec, node, history, shape
+            t._buffer = buffer() if type(buffer) is ref else buffer
         for t, grad, _ in self.grads.values():
             t._grad = grad
         for put_back in self.others:
@@ -132,7 +141,7 @@ class Variant:
         self.path = between(root, rec.tail)
         self.count = rec.count
         self.bindings = list(rec.bindings)
-        self.freed, self.hooks = list(rec.freed), dict(rec.hooks)
+        self.freed, self.hooks, self.regions = list(rec.freed), dict(rec.hooks), list(rec.regions)
         self.checks = [(c.low._node, c.high._node, c) for c in rec.checks]
         self.confirmed = False
         places = {id(t): k for k, t in enumerate(arguments)}
@@ -294,6 +303,7 @@ class Variant:
         for node, source in self.variables:
             rec.variables[node] = _found(source, arguments)
         rec.freed.extend(self.freed)
+        rec.regions.extend(self.regions)
         rec.hooks.update(self.hooks)
 
     def _point(self, rec: Recording, arguments: list[Handle], saved: list[tuple]) -> None:
@@ -482,14 +492,23 @@ def _flatten(tree: Any, tensors: list[Handle], name: str) -> Hashable:
 class Jitted:
     """A captured function; see ``lz.jit``."""
 
-    def __init__(self, fn: Callable):
+    def __init__(self, fn: Callable, memory_limit: int | str | None = None):
         functools.update_wrapper(self, fn)
         self._fn = fn
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._variants: OrderedDict[Hashable, Variant] = OrderedDict()
-        self._root = recorder.Root()  # a trie of its own, so that the lines in messages are this function's
+        self._limit: Limit | None = None
+        if memory_limit is not None:
+            name = f"lz.jit: {self._name}()"
+            self._limit = Limit(name, parse_bytes(name, memory_limit))
+        self._root = recorder.Root(self._limit)  # a trie of its own, so that the lines in messages are this function's
         self.reasons: list[str] = []
         finalize(self, recorder.forget, self._root).atexit = False
+
+    @property
+    def memory(self) -> MemoryReport | None:
+        """What keeping to the memory limit took in the last call; None without a limit or before the first call."""
+        return None if self._limit is None else self._limit.report
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -559,8 +578,15 @@ class Jitted:
             self._variants[(key, len(self.reasons), id(variant))] = variant
             if len(self._variants) > MAX_VARIANTS:
                 self._variants.popitem(last=False)
-        capture.saved.clear()  # it holds old values, which the run may write over
-        run_recording(rec)
+        capture.let_go()
+        try:
+            run_recording(rec)
+        except MemoryLimitError:
+            capture.undo()
+            _release(rec)
+            state.recording = Recording()
+            self._variants = OrderedDict((k, v) for k, v in self._variants.items() if v is not (before or variant))
+            raise
         return result
 
     def _difference(self, a: Variant, b: Variant) -> str:
@@ -580,7 +606,7 @@ class Jitted:
         return f"<lz.jit {self._name}: {len(self._variants)} variants>"
 
 
-def jit(fn: Callable | None = None) -> Any:
+def jit(fn: Callable | None = None, *, memory_limit: int | str | None = None) -> Any:
     """Capture a function: recorded at its first calls, then run in one go.
 
     Parameters
@@ -588,6 +614,10 @@ def jit(fn: Callable | None = None) -> Any:
     fn : callable
         Takes and returns tensors, Python values and containers of them; may update tensors it reaches (parameters,
         optimizer state, running statistics).
+    memory_limit : int (bytes) or str ("2GiB", "512MiB", "1.5GB"), optional
+        What a call may need: the arena of intermediate values, and its results as far as they lie in no memory that was there
+        before.  Parameters, optimizer state and arguments do not count.  Values are computed again instead of being kept, the
+        cheapest for their size first, until a call fits; ``.memory`` says which, and what it costs (a ``MemoryReport``).
 
     Returns
     -------
@@ -598,6 +628,9 @@ def jit(fn: Callable | None = None) -> Any:
     CaptureError
         When the function reads a value while it is recorded, or records something else at its second call; the message
         has the line.
+    MemoryLimitError
+        When no plan within the limit was found; the message has the least that could be met.  The call has not happened:
+        parameters and state are what they were.
 
     Examples
     --------
@@ -610,7 +643,7 @@ def jit(fn: Callable | None = None) -> Any:
     ...     return loss
     """
     if fn is None:
-        return jit
+        return functools.partial(jit, memory_limit=memory_limit)
     if not callable(fn):
         raise TypeError(f"lz.jit: a function is needed, got {type(fn).__name__}")
-    return Jitted(fn)
+    return Jitted(fn, memory_limit)

@@ -88,7 +88,7 @@ class Recording:
 
     __slots__ = (
         "bindings", "buffers", "bytes", "checks", "count", "failed", "freed", "handles", "held", "hooks", "imported", "leaf_handles",
-        "leaf_nodes", "root", "scalars", "shapes", "tail", "told", "variables",
+        "leaf_nodes", "regions", "root", "scalars", "shapes", "tail", "told", "variables",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -113,6 +113,7 @@ class Recording:
         self.failed = False  # a run of it raised: see runtime/failed.py
         self.told = False  # ... and said that tensors could not be written to
         self.freed: list[Node] = []  # roots whose gradients have been taken
+        self.regions: list[Any] = []  # of which nothing inside is kept: see runtime/checkpoint.py
 
     def symbol(self, n: int) -> int:
         """The extent `n` as a symbol of this recording; equal extents share one.  0 and 1 are never symbols."""
@@ -142,11 +143,12 @@ class Recording:
 class Root(Node):
     """Where a trie begins."""
 
-    __slots__ = ("forgotten",)
+    __slots__ = ("forgotten", "limit")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: Any = None) -> None:
         super().__init__(LEAF, (), ("root",), (), as_dtype("float32"))
         self.forgotten = False
+        self.limit = limit  # on the memory of what is recorded here: see schedule/budget.py
 
 
 forgetting: list[Callable[[Root], None]] = []

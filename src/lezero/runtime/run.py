@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -19,12 +19,14 @@ from typing import Any
 from lezero.autograd.walk import reachable
 from lezero.graph.dim import Dim
 from lezero.graph.dtype import default_watchers
-from lezero.graph.node import Graph, Node
+from lezero.graph.node import Graph, Node, toposort
 from lezero.hal import registry
 from lezero.hal.buffer import Buffer
 from lezero.hal.references import held_once, others
 from lezero.runtime import bounds, failed, inference, recorder
 from lezero.runtime.recorder import STATE, Handle, Recording, Root
+from lezero.runtime.residuals import residuals
+from lezero.schedule.budget import MemoryLimitError
 
 MAX_PLANS = 512
 """Compiled programs kept; the least recently used goes first."""
@@ -178,6 +180,8 @@ def _run(rec: Recording, wanted: tuple[Handle, ...], all_wanted: bool) -> Ran | 
     if handles:
         try:
             ran = _compute(rec, handles, donate=not rec.failed)
+        except MemoryLimitError:
+            raise  # the captured function takes it back as a whole
         except Exception as error:
             failed.isolate(rec, handles, wanted, error, _by_themselves, all_wanted)
             return None
@@ -207,7 +211,7 @@ def _compute(rec: Recording, handles: Sequence[Handle], donate: bool) -> Ran:
     backend = registry.current()
     if inspect is not None:
         inspect(rec, ending, backend)
-    donated = _donatable(rec) if donate and not ending.waiting else frozenset()
+    donated = _donatable(rec, ending.held) if donate else frozenset()
     key = (ending.goal, donated, tuple([b.order for b in rec.buffers]), backend.name, backend.plan_key())
     plan = _plans.get(key)
     if plan is None:
@@ -242,8 +246,8 @@ def _hand_out(rec: Recording, plan: Plan, ending: Ending, handles: Sequence[Hand
     """Give handles the values they stand for; may be called again when an interrupt cut it short."""
     past = None
     if ending.waiting:
-        known = dict(zip(rec.leaf_nodes, rec.buffers))
-        known.update(zip((*ending.outputs, *plan.residuals), results))
+        known = {n: b for n, b in zip(rec.leaf_nodes, rec.buffers) if n in ending.held}
+        known.update((n, b) for n, b in zip((*ending.outputs, *plan.residuals), results) if n in ending.held)
         past = Past(rec, ending.waiting, known)
     for h, k, dynamic, fate in zip(handles, ending.positions, ending.dynamic, ending.fates):
         h._buffer = results[k]
@@ -282,12 +286,13 @@ class Ending:
 
     outputs : the nodes to compute
     waiting : those a gradient may still be asked for
+    held : what these were computed from
     goal : the same for all endings of a trace that compute the same
     positions, dynamic, fates : for each live handle its output, its axes with symbolic extents, and what becomes of its
         history (None, FREED, or "past")
     """
 
-    __slots__ = ("dynamic", "fates", "goal", "outputs", "positions", "waiting")
+    __slots__ = ("dynamic", "fates", "goal", "held", "outputs", "positions", "waiting")
 
     def __init__(self, rec: Recording, nodes: list[Node]):
         self.outputs = tuple(sorted(dict.fromkeys(nodes), key=attrgetter("index")))
@@ -297,6 +302,7 @@ class Ending:
         if not freed.issuperset(tracked):  # most often what is left is the loss itself
             freed.update(reachable(rec.freed))
         self.waiting = tuple([n for n in tracked if n not in freed])
+        self.held = frozenset(toposort(self.waiting))
         self.goal = Goal(rec.root)
         waiting = set(self.waiting)
         self.positions = [place[n] for n in nodes]
@@ -328,47 +334,34 @@ FREED = "freed"
 """The history of a tensor whose gradient has been taken (and its residuals let go)."""
 
 
-def _donatable(rec: Recording) -> frozenset[int]:
-    """Inputs that only this recording refers to any more."""
+def _donatable(rec: Recording, held: Collection[Node]) -> frozenset[int]:
+    """Inputs that only this recording refers to any more, and whose nodes are not among those `held` for later."""
     buffers = rec.buffers
-    scalars = {i for i, _ in rec.scalars}
-    return frozenset([i for i in held_once(buffers) if i not in scalars and type(buffers[i]) is Buffer])
+    kept = {i for i, _ in rec.scalars}
+    if held:
+        kept.update(i for i, n in enumerate(rec.leaf_nodes) if n in held)
+    return frozenset([i for i in held_once(buffers) if i not in kept and type(buffers[i]) is Buffer])
 
 
 def _build(rec: Recording, ending: Ending, donated: frozenset[int], backend: Any) -> Plan:
     outputs = ending.outputs
-    residuals = _residuals(rec, outputs, ending.waiting)
-    needed = Graph(tuple(rec.leaf_nodes), (*outputs, *residuals))
+    kept = residuals(reachable(ending.waiting), {*outputs, *rec.leaf_nodes}, rec.regions, rec.bindings)
+    needed = Graph(tuple(rec.leaf_nodes), (*outputs, *kept))
     used = {n for n in needed.nodes() if n.op.is_leaf}
     positions = tuple(i for i, n in enumerate(rec.leaf_nodes) if n in used)
     graph = Graph(tuple(rec.leaf_nodes[i] for i in positions), needed.outputs).at(rec.bindings)
     donatable = frozenset(k for k, i in enumerate(positions) if i in donated)
     statistics.plans_built += 1
-    program = backend.compile(graph, donatable, [rec.buffers[i] for i in positions])
-    return Plan(program, graph, positions, residuals)
-
-
-def _residuals(rec: Recording, outputs: tuple[Node, ...], waiting: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Values a later ``backward()`` will read: what the operations on the way declare they keep."""
-    have = set(outputs) | set(rec.leaf_nodes)
-    keep: dict[Node, None] = {}
-    for node in reachable(waiting):
-        if node.op.is_leaf:
-            continue
-        for name in node.op.keeps:
-            if name == "y":
-                kept: tuple[Node, ...] = (node,)
-            else:
-                position = node.op.inputs.index(name)
-                last = node.op.variadic and position == len(node.op.inputs) - 1
-                kept = node.inputs[position:] if last else node.inputs[position : position + 1]
-            for n in kept:
-                if n not in have and n.op.kind != "source":
-                    keep[n] = None
-    return tuple(keep)
+    buffers = [rec.buffers[i] for i in positions]
+    if rec.root.limit is None:
+        program = backend.compile(graph, donatable, buffers)
+    else:
+        program = backend.compile_within(graph, donatable, buffers, rec.root.limit)
+    return Plan(program, graph, positions, kept)
 
 
 def _release(rec: Recording) -> None:
+    """Let go of what a recording holds of the outside."""
     rec.handles.clear()
     rec.checks.clear()
     rec.imported.clear()

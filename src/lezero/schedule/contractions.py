@@ -37,6 +37,7 @@ class Contracted:
 
     operands : operand name -> node (results and inputs)
     offsets : operand name -> first element, an extent expression
+    in_place : (result, input) where the result may take the input's memory
     """
 
     def __init__(self, group: Group, grouping: Grouping, stored: set[Node], rounded: bool = False):
@@ -49,7 +50,9 @@ class Contracted:
         self.sums = [n for n in group.nodes if n.op.kind == "reduce"]
         self.stored = [root] if self.sums else [n for n in group.nodes if n in stored]
         plain = self.stored == [root]
-        self.epilogue = None if plain else _Tail(group, grouping, stored, self).build()
+        tail = None if plain else _Tail(group, grouping, stored, self)
+        self.epilogue = None if tail is None else tail.build()
+        self.in_place = tail.in_place() if tail and root.op.name == "dot" else ()
         dtype = root.dtype.code
         if root.op.name == "dot":
             trans_a, trans_b = root.attrs
@@ -150,6 +153,8 @@ class _Tail(Lowering):
         self.owner = owner
         self.root = group.nodes[0]
         self.names: list[tuple[str, str]] = []
+        self.read: list[tuple[Node, ir.Value, int]] = []  # what is loaded, where, and for which output
+        self.done = 0
 
     def build(self) -> Epilogue:  # type: ignore[override]
         outputs = []
@@ -158,6 +163,7 @@ class _Tail(Lowering):
             name = f"out{i}"
             self.owner.operands[name] = n
             outputs.append((name, n.dtype.code, value))
+            self.done = i + 1
         self.owner.params = list(self.params.values)
         return Epilogue(tuple(outputs), tuple(self.names))
 
@@ -211,4 +217,20 @@ class _Tail(Lowering):
     def _load(self, node: Node, position: tuple[Ix, ...], mask: ir.Value | None) -> ir.Value:
         k = self.buffer(node, node.dtype.code)
         index = self._index(linear(position, node.shape, self.grouping.orders[node]))
+        self.read.append((node, index, self.done))
         return ir.cast(ir.load(k, node.dtype.code, index), compute_code(node.dtype))
+
+    def in_place(self) -> tuple[tuple[Node, Node], ...]:
+        """(result, input) where each tile of the result may be stored over the one of the input that it was computed from.
+
+        A tile is finished once, and a vector of it is loaded before the first result that is computed from it is stored.
+        """
+        factors = {matrix(x, self.grouping.orders, self.grouping.outputs).source for x in self.root.inputs}  # type: ignore[union-attr]
+        pairs = []
+        for i, n in enumerate(self.stored):
+            own = self._index(linear(self.group.index[n], n.shape, self.grouping.orders[n]))
+            for x in dict.fromkeys(node for node, _, _ in self.read):
+                at = [(index, first) for node, index, first in self.read if node is x]
+                if x.dtype is n.dtype and x not in factors and all(index == own and first <= i for index, first in at):
+                    pairs.append((n, x))
+        return tuple(pairs)

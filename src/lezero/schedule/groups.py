@@ -231,7 +231,8 @@ class Grouping:
                 for ix in at:
                     self._reads(ix, out)
             if node.op.name == "later":
-                out.append(Access(node.inputs[1], (), None))
+                token = node.inputs[1]
+                self._reach(token, (Ix.of(0),) * token.ndim, None, out)
             return
         if node.op.kind == "leaf" or not self.inline(node):
             out.append(Access(node, position, mask))

@@ -40,14 +40,9 @@ def pack(intervals: Sequence[Interval]) -> tuple[dict[Hashable, int], int]:
     top = 0
     for v in order:
         size = _aligned(v.nbytes)
-        begin, finish, at = v.first, v.last, 0
-        for o, e, first, last in placed:
-            if first <= finish and begin <= last:
-                if o - at >= size:
-                    break
-                at = e if e > at else at
+        at = _lowest(v, placed)
         offsets[v.name] = at
-        insort(placed, (at, at + size, begin, finish))
+        insort(placed, (at, at + size, v.first, v.last))
         top = max(top, at + size)
     for v in tiny:
         offsets[v.name] = top
@@ -55,8 +50,47 @@ def pack(intervals: Sequence[Interval]) -> tuple[dict[Hashable, int], int]:
     return offsets, top
 
 
+@dataclass
+class Space:
+    """Memory of `nbytes` bytes that is free after record `after` and up to record `before`, both not included."""
+
+    name: Hashable
+    nbytes: int
+    after: float
+    before: float
+
+
+def lend(spaces: Sequence[Space], intervals: Sequence[Interval]) -> dict[Hashable, tuple[Hashable, int]]:
+    """Values that fit in memory lent for a time, as (space, offset): largest first, each in the smallest that will do."""
+    found: dict[Hashable, tuple[Hashable, int]] = {}
+    placed: dict[Hashable, list[tuple[int, int, int, int]]] = {}
+    by_size = sorted(spaces, key=lambda s: s.nbytes)
+    for v in sorted(intervals, key=lambda v: (-v.nbytes, v.first)):
+        for s in by_size:
+            if s.nbytes < v.nbytes or s.after >= v.first or s.before <= v.last:
+                continue
+            here = placed.setdefault(s.name, [])
+            at = _lowest(v, here)
+            if at + v.nbytes <= s.nbytes:
+                insort(here, (at, at + _aligned(v.nbytes), v.first, v.last))
+                found[v.name] = s.name, at
+                break
+    return found
+
+
 def _aligned(nbytes: int) -> int:
     return -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+
+
+def _lowest(v: Interval, placed: Sequence[tuple[int, int, int, int]]) -> int:
+    """The lowest offset that is free for the whole life of a value; placed: (offset, end, first, last), by offset."""
+    size, begin, finish, at = _aligned(v.nbytes), v.first, v.last, 0
+    for o, e, first, last in placed:
+        if first <= finish and begin <= last:
+            if o - at >= size:
+                break
+            at = e if e > at else at
+    return at
 
 
 def alive_peak(intervals: Sequence[Interval]) -> int:

@@ -22,6 +22,7 @@ from lezero.schedule.layout import (
     from_planes,
     infer_orders,
     linear,
+    now,
     planar,
     row_major,
     same_memory,
@@ -93,7 +94,7 @@ def _wanted(node: Node) -> tuple[Order, ...]:
 
 def _stored(x: Node) -> bool:
     """Whether a node can have memory of its own: sources and views have none, unless copied."""
-    return x.op.kind not in ("view", "source")
+    return now(x).op.kind not in ("view", "source")
 
 
 def _dense(x: Node, order: Order, wanted: Order) -> bool:

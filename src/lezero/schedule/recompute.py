@@ -31,9 +31,29 @@ LEAST_GAP = 1 / 16
 """The part of a schedule's kernels that run between an early and a late use."""
 MOST_OPERATIONS = 32
 """Operations of a product for each byte of its result: less time than a few passes over the memory it would lie in."""
+PRODUCTS = ("dot", "conv2d")
+LEAST_BYTES_FOR_A_LIMIT = 16 << 10
+LEAST_GAP_FOR_A_LIMIT = 3
+"""Kernels between an early and a late use, where a limit must be kept."""
 MAX_CHAIN = 4
 MAX_NODES = 48
 """Operations that one value may take."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How far to go in order to fit in a given amount of memory.
+
+    chain : how many recomputed values in a row one may take, ``MAX_CHAIN`` otherwise
+    products : recompute any product and convolution, not only cheap ones
+    share : of what could be recomputed, by bytes saved for the time it takes
+    rounds : how often to look again: what is kept for something recomputed may be recomputed itself
+    """
+
+    rounds: int = 1
+    chain: int = MAX_CHAIN
+    products: bool = False
+    share: float = 1.0
 
 
 @dataclass
@@ -68,14 +88,17 @@ class Recomputed:
 
 
 def recompute(
-    graph: Graph, orders: dict[Node, Order], grouping: Grouping
+    graph: Graph, orders: dict[Node, Order], grouping: Grouping, effort: Effort | None = None
 ) -> tuple[Graph, dict[Node, Order], list[Recomputed]]:
-    """The graph, and the orders of its nodes, with late uses of what is dropped reading it recomputed; and what that is."""
+    """The graph, and the orders of its nodes, with late uses of what is dropped reading it recomputed; and what that is.
+
+    With an `effort` nothing is too small to be looked at.
+    """
     times = _times(grouping)
     uses = _uses(grouping, times)
-    if _peak(grouping, times, uses) < LEAST_TOTAL:
+    if effort is None and _peak(grouping, times, uses) < LEAST_TOTAL:
         return graph, orders, []
-    dropped = _choose(graph, grouping, times, uses)
+    dropped = _choose(graph, grouping, times, uses, effort)
     return _Rewrite(graph, orders, grouping, times, dropped).result() if dropped else (graph, orders, [])
 
 
@@ -120,41 +143,77 @@ def _peak(grouping: Grouping, times: dict[Group, int], uses: dict[Node, list[int
 
 
 def _choose(
-    graph: Graph, grouping: Grouping, times: dict[Group, int], uses: dict[Node, list[int]]
+    graph: Graph,
+    grouping: Grouping,
+    times: dict[Group, int],
+    uses: dict[Node, list[int]],
+    effort: Effort | None = None,
 ) -> dict[Node, Dropped]:
     outputs = set(graph.outputs)
-    least = max(1, int(len(times) * LEAST_GAP))
+    least = max(1, int(len(times) * LEAST_GAP)) if effort is None else LEAST_GAP_FOR_A_LIMIT
+    least_bytes = LEAST_BYTES if effort is None else LEAST_BYTES_FOR_A_LIMIT
+    chain_limit, products = (MAX_CHAIN, False) if effort is None else (effort.chain, effort.products)
     dropped: dict[Node, Dropped] = {}
     at_time = {t: g for g, t in times.items()}
     found: list[tuple[Node, int, Node, frozenset[Node]]] = []
     for n in sorted(
-        (n for n in uses if n in grouping.group_of and n not in outputs and nbytes(n) >= LEAST_BYTES),
+        (n for n in uses if n in grouping.group_of and n not in outputs and nbytes(n) >= least_bytes),
         key=lambda n: times[grouping.group_of[n]],
     ):
         at = [times[grouping.group_of[n]], *uses[n]]
         gap, late = max((b - a, b) for a, b in pairwise(at))
-        made_of = _made_of(n, grouping, uses) if gap >= least else None
+        made_of = None
+        if gap >= least:
+            made_of = _through_products(n, late, grouping, uses) if products else _made_of(n, grouping, uses)
         if made_of is None:
             continue
         ready = {x: times[grouping.group_of[x]] for x in at_time[late].reads if x in grouping.group_of and x is not n}
         token = max(ready, key=ready.__getitem__, default=None)
         if token is not None and ready[token] >= late - gap / 2:  # otherwise nothing tells late from early
             found.append((n, late, token, made_of))
+    if effort is not None:
+        found = _first(found, effort.share)
     for n, late, token, made_of in _paying(found, grouping, uses):
         chain = 1 + max((dropped[x].chain for x in made_of if x in dropped), default=0)
-        if chain <= MAX_CHAIN and token not in dropped:
+        if chain <= chain_limit and token not in dropped:
             dropped[n] = Dropped(late, token, made_of, chain)
     for d in list(dropped.values()):
         for x in d.made_of:
-            _drop_with(x, d, grouping, uses, dropped)
+            _drop_with(x, d, grouping, uses, dropped, chain_limit)
     return dropped
 
 
+def _first(
+    found: list[tuple[Node, int, Node, frozenset[Node]]], share: float
+) -> list[tuple[Node, int, Node, frozenset[Node]]]:
+    """The part of the candidates that saves the most bytes for the time it takes, in the order given."""
+
+    def price(f: tuple[Node, int, Node, frozenset[Node]]) -> float:
+        n, _, _, made_of = f
+        work, seen, todo = 0, {n, *made_of}, [n]
+        while todo:
+            x = todo.pop()
+            work += _operations(x)
+            fresh = [y for y in x.inputs if y not in seen]
+            seen.update(fresh)
+            todo += fresh
+        moved = nbytes(n) + sum(map(nbytes, made_of))
+        return (moved + work / MOST_OPERATIONS) / nbytes(n)
+
+    chosen = {f[0] for f in sorted(found, key=price)[: round(share * len(found))]}
+    return [f for f in found if f[0] in chosen]
+
+
 def _drop_with(
-    x: Node, above: Dropped, grouping: Grouping, uses: dict[Node, list[int]], dropped: dict[Node, Dropped]
+    x: Node,
+    above: Dropped,
+    grouping: Grouping,
+    uses: dict[Node, list[int]],
+    dropped: dict[Node, Dropped],
+    chain_limit: int,
 ) -> None:
     """What would be kept only for something recomputed from it, and can itself be had from what is there then, is not."""
-    if x in dropped or above.chain == MAX_CHAIN or _there(x, above.late, grouping, uses):
+    if x in dropped or above.chain == chain_limit or _there(x, above.late, grouping, uses):
         return
     if x not in grouping.outputs and nbytes(x) >= LEAST_BYTES and _within_reach(x, above.late, grouping, uses, dropped):
         made_of = _made_of(x, grouping, uses)
@@ -175,18 +234,34 @@ def _within_reach(
     return made_of is not None and all(m in others or _there(m, late, grouping, uses) for m in made_of)
 
 
-def _made_of(node: Node, grouping: Grouping, uses: dict[Node, list[int]]) -> frozenset[Node] | None:
-    """The values in memory that a value is computed from, element-wise or by one cheap product; None if it is neither."""
+def _through_products(node: Node, late: int, grouping: Grouping, uses: dict[Node, list[int]]) -> frozenset[Node] | None:
+    """As `_made_of`, by any products and convolutions, and through values in memory that are gone by then."""
+    return _made_of(node, grouping, uses, late) or _made_of(node, grouping, uses, late, through=False)
+
+
+def _made_of(
+    node: Node, grouping: Grouping, uses: dict[Node, list[int]], late: int | None = None, through: bool = True
+) -> frozenset[Node] | None:
+    """The values in memory that a value is computed from, element-wise or by one cheap product; None if it is neither.
+
+    With a time `late`, by any product; and unless `through` is False, not the values that are gone by then, but what those are
+    computed from.
+    """
     found: set[Node] = set()
+
+    def gone(n: Node) -> bool:
+        simple = n.op.kind == "elementwise" or n.op.name in PRODUCTS
+        return through and late is not None and simple and not _there(n, late, grouping, uses)
+
     seen = {node}
     todo = [node]
     while todo:
         n = todo.pop()
-        if n is not node and (n.op.is_leaf or n in uses):
+        if n is not node and (n.op.is_leaf or (n in uses and not gone(n))):
             found.add(n)
             continue
         inside = n.op.kind == "reduce" and grouping.group_of[n] is grouping.group_of[node]  # of a softmax's rows
-        if n is node and _cheap_product(n):
+        if (n is node and _cheap_product(n)) or (late is not None and n.op.name in PRODUCTS):
             inside = True
         if not (inside or n.op.kind in ("elementwise", "view", "source")) or len(seen) > MAX_NODES:
             return None
@@ -200,13 +275,19 @@ def _made_of(node: Node, grouping: Grouping, uses: dict[Node, list[int]]) -> fro
 def _cheap_product(node: Node) -> bool:
     """Whether a contraction takes few operations for each byte it gives: scores of attention, convolutions of one pixel
     that make many channels from few."""
-    if node.op.name not in ("dot", "conv2d"):
-        return False
+    return node.op.name in PRODUCTS and 2 * _depth(node) <= MOST_OPERATIONS * node.dtype.itemsize
+
+
+def _depth(node: Node) -> int:
+    """Products for each element of a contraction's result."""
     if node.op.name == "dot":
-        depth = node.inputs[0].shape[-2 if node.attrs[0] else -1]
-    else:
-        depth = prod(node.inputs[1].shape[1:])
-    return 2 * int(depth) <= MOST_OPERATIONS * node.dtype.itemsize
+        return int(node.inputs[0].shape[-2 if node.attrs[0] else -1])
+    return int(prod(node.inputs[1].shape[1:]))
+
+
+def _operations(node: Node) -> int:
+    """Operations of a product; those of everything else are counted by what it moves."""
+    return 2 * _depth(node) * int(prod(node.shape)) if node.op.name in PRODUCTS else 0
 
 
 def _paying(

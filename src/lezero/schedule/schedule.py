@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from lezero.codegen.emit import kernel_source
@@ -20,13 +20,14 @@ from lezero.graph.node import Graph, Node
 from lezero.passes.pipeline import switched_off
 from lezero.schedule.alike import Forms
 from lezero.schedule.contractions import Contracted
-from lezero.schedule.groups import Group, Grouping
-from lezero.schedule.layout import Order, row_major
+from lezero.schedule.groups import Group, Grouping, pieces
+from lezero.schedule.index import Ix, Var
+from lezero.schedule.layout import Order, linear, row_major
 from lezero.schedule.lower import Lowered, lower, number
-from lezero.schedule.memory import Interval, pack
+from lezero.schedule.memory import Interval, Space, lend, pack
 from lezero.schedule.order import in_order
 from lezero.schedule.prepare import prepare
-from lezero.schedule.recompute import Recomputed, recompute
+from lezero.schedule.recompute import Effort, Recomputed, recompute
 from lezero.schedule.recompute import nbytes as seen_bytes
 from lezero.schedule.work import flops, multiplies
 
@@ -45,6 +46,13 @@ class Step:
     @property
     def name(self) -> str:
         return self.what.name if isinstance(self.what, Contracted) else self.what[0].kernel.name
+
+    @property
+    def in_place(self) -> tuple[tuple[Node, Node], ...]:
+        """(stored node, input whose memory it may take)"""
+        if isinstance(self.what, Contracted):
+            return self.what.in_place
+        return self.what[0].in_place if len(self.what) == 1 else ()
 
     @property
     def combines(self) -> bool:
@@ -100,6 +108,7 @@ class Schedule:
     beside: frozenset[int]  # entries of `steps` that run at the same time as the one before
     reused: dict[Node, Node]  # output -> donated leaf whose memory it takes
     shared: dict[Node, Node]  # intermediate value -> the one whose memory it takes
+    lent: frozenset[Node]  # donated leaves in whose memory intermediate values may lie once they have been read
     target: Target
     threads: int
     refusals: list[tuple[Node, Group, str]] = field(default_factory=list)
@@ -117,6 +126,8 @@ class Schedule:
             tuple[KernelSource, str, list[tuple[list[Any], list[int], tuple[int, ...], int]], int, int, bool, int, int]
         ] = []
         life: dict[Any, list[int]] = {}  # name -> [bytes, first, last]
+        read: dict[Node, int] = {}  # when a lent leaf is read last
+        written: dict[Node, int] = {}  # when a result in memory of its own is written first
         moved = 0
 
         def touch(name: Any, nbytes: int, at: int) -> None:
@@ -145,6 +156,10 @@ class Schedule:
                             moved += nbytes(name)
                             if not name.op.is_leaf and name not in outputs:
                                 touch(self.shared.get(name, name), nbytes(name), at)
+                            elif name in self.lent:
+                                read[name] = at
+                            elif name in outputs and name not in self.reused:
+                                written.setdefault(name, at)
                         else:
                             touch((step, name), workspaces[name], at)
                     names: list[Any] = [n if isinstance(n, Node) else (step, n) for n in operands]
@@ -152,13 +167,21 @@ class Schedule:
                 source, label, combine, overwrites = launches[0][0]
                 scratch = max(source.scratch(p) for _, _, p, _ in sets)
                 raw.append((source, label, sets, combine, scratch, overwrites, entry, moved - before))
-        offsets_, arena = pack([Interval(name, size, first, last) for name, (size, first, last) in life.items()])
+        lives = [Interval(name, size, first, last) for name, (size, first, last) in life.items()]
+        spaces = [Space(n, nbytes(n), at, inf) for n, at in read.items()]
+        spaces += [Space(n, nbytes(n), -inf, at) for n, at in written.items()]
+        lent = lend([s for s in spaces if s.nbytes >= LEAST_LENT], [v for v in lives if v.nbytes >= LEAST_LENT])
+        offsets_, arena = pack([v for v in lives if v.name not in lent])
         records = []
         for source, label, sets, combine, scratch, overwrites, entry, touched in raw:
             placed = [
                 (
                     [
-                        ("arena", offsets_[n] + o) if n in offsets_ else (self.reused.get(n, n), o)
+                        ("arena", offsets_[n] + o)
+                        if n in offsets_
+                        else (lent[n][0], lent[n][1] + o)
+                        if n in lent
+                        else (self.reused.get(n, n), o)
                         for n, o in zip((self.shared.get(n, n) for n in names), offs)
                     ],
                     params,
@@ -167,9 +190,12 @@ class Schedule:
                 for names, offs, params, tasks in sets
             ]
             beside = entry in self.beside
+            overwrites = overwrites or any(
+                lent[x][0] in read for names, *_ in sets for x in (self.shared.get(n, n) for n in names) if x in lent
+            )
             records.append(Record(source, label, placed, combine, scratch, overwrites, beside, touched, entry))
         shapes = [tuple(number(d, bindings) for d in shape) for shape in self.shapes]
-        memory = [Block(name, offsets_[name], size, first, last) for name, (size, first, last) in life.items()]
+        memory = [Block(v.name, offsets_[v.name], v.nbytes, v.first, v.last) for v in lives if v.name in offsets_]
         return Instance(records, arena, shapes, moved, tuple(bindings), memory)
 
     def flops(self, instance: Instance) -> list[float]:
@@ -255,7 +281,9 @@ def _aligned(launches: list[list[tuple]]) -> list[list[tuple]]:
     return [list(group) for group in zip(*launches)] if launches else []
 
 
-def arrange(graph: Graph, leaf_orders: dict[Node, Order], threads: int) -> tuple[Grouping, list[Recomputed]]:
+def arrange(
+    graph: Graph, leaf_orders: dict[Node, Order], threads: int, effort: Effort | None = None
+) -> tuple[Grouping, list[Recomputed]]:
     """A primitive graph divided into kernels, and what is computed a second time.
 
     Outputs that are another value in another shape are that value: the memory is the same.
@@ -265,8 +293,14 @@ def arrange(graph: Graph, leaf_orders: dict[Node, Order], threads: int) -> tuple
     grouping = Grouping(graph, orders, threads)
     if "recompute" in switched_off():
         return grouping, []
-    again, orders, recomputed = recompute(graph, orders, grouping)
-    return (Grouping(again, orders, threads), recomputed) if recomputed else (grouping, [])
+    done: list[Recomputed] = []
+    for _ in range(1 if effort is None else effort.rounds):
+        graph, orders, recomputed = recompute(graph, orders, grouping, effort)
+        if not recomputed:
+            break
+        grouping = Grouping(graph, orders, threads)
+        done += recomputed
+    return grouping, done
 
 
 def _memory_of(outputs: Sequence[Node], orders: dict[Node, Order]) -> tuple[Node, ...]:
@@ -277,21 +311,31 @@ def _memory_of(outputs: Sequence[Node], orders: dict[Node, Order]) -> tuple[Node
         while x.op.name == "reshape":
             x = x.inputs[0]
         plain = x.op.kind not in ("leaf", "view", "source") and orders[x] == row_major(x.ndim)
-        bases.append(x if plain and orders[n] == row_major(n.ndim) else n)
+        bases.append(x if plain and orders[n] == row_major(n.ndim) and _strided(n, x) else n)
     times = Counter([*bases, *outputs])
     return tuple(b if b is n or times[b] == 1 else n for b, n in zip(bases, outputs))
 
 
+def _strided(n: Node, base: Node) -> bool:
+    """Whether a reshape reads its base in steps, as products of it need to; not so where a number stands for a symbol."""
+    x, at = n, tuple(Ix.of(Var(f"q{k}", d)) for k, d in enumerate(n.shape))
+    while x is not base:
+        ((_, at, _),) = pieces(x, at)
+        x = x.inputs[0]
+    return linear(at, base.shape, row_major(base.ndim)).affine() is not None
+
+
 def build(
     graph: Graph, leaf_orders: dict[Node, Order], donatable: frozenset[Node], target: Target, threads: int,
-    rounded: bool = False,
+    rounded: bool = False, effort: Effort | None = None,
 ) -> Schedule:  # fmt: skip
     """Schedule a primitive graph (what ``passes.pipeline.restructure`` gives).
 
     rounded : whether matrix products of float32 may round their operands to bfloat16.
+    effort : what to do to save memory; None does what costs little.
     """
     given = graph
-    grouping, recomputed = arrange(graph, leaf_orders, threads)
+    grouping, recomputed = arrange(graph, leaf_orders, threads, effort)
     graph, orders = grouping.graph, grouping.orders
     groups = [g for g in grouping.groups if not all(map(_empty, g.nodes))]
     stored: set[Node] = set(graph.outputs)
@@ -301,8 +345,21 @@ def build(
     ordered, beside = order_steps(steps, graph.outputs)
     shapes = [n.shape for n in given.outputs]
     reused, shared = _reuse(ordered, beside, graph, shapes, orders, donatable)
+    lent = donatable - frozenset(reused.values()) - set(graph.outputs)
     return Schedule(
-        graph, shapes, grouping, orders, ordered, beside, reused, shared, target, threads, grouping.refusals, recomputed
+        graph,
+        shapes,
+        grouping,
+        orders,
+        ordered,
+        beside,
+        reused,
+        shared,
+        lent,
+        target,
+        threads,
+        grouping.refusals,
+        recomputed,
     )
 
 
@@ -360,6 +417,8 @@ def _step(group: Group, grouping: Grouping, stored: set[Node], rounded: bool) ->
     return Step(group, kernels, [kernel_source(k.kernel) for k in kernels], reads, writes)
 
 
+LEAST_LENT = 64 << 10
+"""Bytes from which on a value may lie in the memory of a donated input that has been read, or of a result to be written."""
 SMALL = 4096
 """Elements up to which a result may wait for the end of the run."""
 
@@ -422,9 +481,7 @@ def _reuse(
     for at, steps in enumerate(launches):
         readers = Counter(n for s in steps for n in s.reads)
         for s in steps:
-            if isinstance(s.what, Contracted) or len(s.what) != 1:
-                continue
-            for node, x in s.what[0].in_place:
+            for node, x in s.in_place:
                 if node in reused or node in shared or x in taken or last.get(x) != at or readers[x] != 1:
                     continue
                 if orders[node] != orders[x] or tuple(map(int, node.shape)) != tuple(map(int, x.shape)):

@@ -11,6 +11,7 @@ import numpy as np
 
 from lezero.graph import dtype as dt
 from lezero.graph.dtype import as_dtype
+from lezero.hal import registry
 from lezero.hal.buffer import Borrowed, Buffer
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import normalize_axis
@@ -44,7 +45,9 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
     Python floats become the default dtype, ints int64; arrays keep theirs.
     """
     if isinstance(data, Core):
-        array = np.array(data._realized().array, copy=True, order="C")
+        array = data._realized().array
+    elif isinstance(data, np.ndarray):
+        array = data
     elif isinstance(data, (list, tuple)) and any(isinstance(x, Core) for x in data):
         array = np.stack([np.asarray(x.numpy() if isinstance(x, Core) else x) for x in data])
     else:
@@ -71,7 +74,20 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
     else:
         as_dtype(array.dtype)
     _check_device(device)
-    return _from_array(array, requires_grad)
+    return _from_array(_copied(array), requires_grad)
+
+
+SMALL = 4096
+"""Bytes up to which a copy lies in NumPy's memory: there it is made sooner, and what it takes does not show."""
+
+
+def _copied(array: np.ndarray) -> np.ndarray:
+    """The same elements, row-major, in memory of the backend in use, which counts it."""
+    if array.nbytes <= SMALL:
+        return np.array(array, copy=True, order="C")
+    made = registry.current().empty(array.shape, as_dtype(array.dtype)).array
+    made[...] = array
+    return made
 
 
 as_tensor = tensor

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from lezero.backends.cpu import arena, compiler, detect
+from lezero.backends.cpu.limited import LimitedProgram
 from lezero.backends.cpu.pool import default_pool, get_num_threads
 from lezero.backends.cpu.table import RecordTimes, Table, TableBuilder
 from lezero.graph.dtype import DType
@@ -23,7 +24,9 @@ from lezero.hal.backend import Backend, Program, Properties
 from lezero.hal.buffer import Buffer
 from lezero.hal.references import others
 from lezero.passes.pipeline import restructure, switched_off
+from lezero.schedule.budget import Limit
 from lezero.schedule.layout import row_major, same_memory
+from lezero.schedule.recompute import Effort
 from lezero.schedule.schedule import Instance, Schedule, build
 
 observer: Callable[[Schedule, Instance, list[RecordTimes]], None] | None = None
@@ -170,14 +173,36 @@ class CpuBackend(Backend):
     def reset_peak_memory_stats(self) -> None:
         arena.default_allocator.reset_peak()
 
+    def empty_cache(self) -> None:
+        self._arena.release()
+        arena.default_allocator.trim()
+
     def compile(self, graph: Graph, donatable: frozenset[int] = frozenset(), inputs: Sequence[Buffer] = ()) -> Program:
+        return CpuProgram(self._schedule(graph, donatable, inputs)(None), graph.leaves, self)
+
+    def compile_within(
+        self, graph: Graph, donatable: frozenset[int], inputs: Sequence[Buffer], limit: Limit
+    ) -> LimitedProgram:
+        """As `compile`; what the program needs for its arena and new results is no more than a limit."""
+        make = self._schedule(graph, donatable, inputs)
+        return LimitedProgram(make, lambda schedule: CpuProgram(schedule, graph.leaves, self), limit)
+
+    def _schedule(
+        self, graph: Graph, donatable: frozenset[int], inputs: Sequence[Buffer]
+    ) -> Callable[[Effort | None], Schedule]:
+        """What schedules a graph with a given effort to save memory."""
         orders = {leaf: b.order or row_major(leaf.ndim) for leaf, b in zip(graph.leaves, inputs)}
-        leaves = graph.leaves
-        may_write = frozenset(leaves[k] for k in donatable)
+        may_write = frozenset(graph.leaves[k] for k in donatable)
         rounded = precision.float32_matmul == "medium"
+        target, threads = detect.detect(), get_num_threads()
         with _no_collection():
-            schedule = build(restructure(graph), orders, may_write, detect.detect(), get_num_threads(), rounded)
-        return CpuProgram(schedule, leaves, self)
+            primitive = restructure(graph)
+
+        def schedule(effort: Effort | None) -> Schedule:
+            with _no_collection():
+                return build(primitive, orders, may_write, target, threads, rounded, effort)
+
+        return schedule
 
 
 @contextmanager

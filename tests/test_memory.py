@@ -1,0 +1,325 @@
+"""Memory on purpose: limits, statistics, accumulated gradients, and losses that are read before ``backward()``."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+import pytest
+
+import lezero as lz
+import lezero.nn.functional as F
+from lezero import nn, optim
+from lezero.hal import registry
+from lezero.runtime import residuals, run
+from lezero.schedule import recompute
+from lezero.schedule.budget import parse_bytes
+from lezero.schedule.memory import Interval, Space, lend
+from test_checkpoint import added_peak
+
+pytestmark = pytest.mark.skipif(registry.get_backend() != "cpu", reason="about the backend that plans memory")
+
+
+class Block(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.norm, self.up, self.down, self.drop = (
+            nn.LayerNorm(n),
+            nn.Linear(n, 4 * n),
+            nn.Linear(4 * n, n),
+            nn.Dropout(0.1),
+        )
+
+    def forward(self, x):
+        return x + self.drop(self.down(F.gelu(self.up(self.norm(x)))))
+
+
+def transformer():
+    return nn.Sequential(*[Block(32) for _ in range(6)], nn.Flatten(), nn.Linear(32 * 16, 5)), (24, 16, 32)
+
+
+def convolutions():
+    def block(a, b):
+        return nn.Sequential(nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU())
+
+    body = [block(3, 16), *[block(16, 16) for _ in range(5)]]
+    return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5)), (8, 3, 24, 24)
+
+
+def captured(make, **options):
+    """A captured training step, the model and the step's arguments."""
+    lz.manual_seed(0)
+    net, shape = make()
+    opt = optim.AdamW(net.parameters(), lr=0.01)
+
+    def step(x, y):
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+        return loss
+
+    r = np.random.default_rng(0)
+    x, y = lz.tensor(r.normal(size=shape).astype("f4")), lz.tensor(r.integers(0, 5, shape[0]))
+    return lz.jit(step, **options), net, (x, y)
+
+
+def trained(make, **options):
+    step, net, arguments = captured(make, **options)
+    losses = [step(*arguments).item() for _ in range(4)]
+    return losses, [t.numpy().copy() for t in net.state_dict().values()], step.memory
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make, share", [(transformer, 0.75), (transformer, 0.5), (convolutions, 0.7)])
+def test_a_limit_is_kept_and_changes_no_value(make, share):
+    losses, state, free = trained(make, memory_limit="16GiB")
+    limit = int(share * free.before)
+    limited_losses, limited_state, report = trained(make, memory_limit=limit)
+    np.testing.assert_allclose(limited_losses, losses, rtol=1e-4)
+    for a, b in zip(limited_state, state, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-4)
+    assert not free.recomputed and free.after == free.before and free.extra_time == 0
+    assert report.after <= limit == report.limit < report.before
+    assert report.recomputed and 0 < report.extra_time < 1
+    assert all(n > 0 and "test_memory.py" in at for _, at, n in report.recomputed)
+    assert "values are computed again" in str(report) and "more time" in str(report)
+
+
+def test_the_memory_that_is_used_keeps_to_the_limit():
+    free = trained(transformer, memory_limit="16GiB")[2]
+    step, _, arguments = captured(transformer, memory_limit=free.before // 2)
+    assert added_peak(lambda: step(*arguments)) <= free.before // 2
+    assert registry.current()._arena.nbytes <= step.memory.after
+
+
+def test_a_larger_batch_is_planned_again():
+    free = trained(transformer, memory_limit="16GiB")[2]
+    step, _, (x, y) = captured(transformer, memory_limit=free.before)
+    for _ in range(3):
+        step(x, y)
+    assert not step.memory.recomputed
+    for _ in range(3):
+        step(lz.cat([x, x]), lz.cat([y, y]))
+    assert step.memory.recomputed and step.memory.after <= free.before
+
+
+def test_a_limit_that_cannot_be_met_names_the_least_and_changes_nothing():
+    step, net, arguments = captured(transformer, memory_limit="50KiB")
+    before = {k: v.numpy().copy() for k, v in net.state_dict().items()}
+    for _ in range(2):
+        with pytest.raises(
+            lz.MemoryLimitError, match=r"lz.jit: step\(\): memory_limit=51200 \(50 KiB\) cannot be met"
+        ) as e:
+            step(*arguments)
+    assert e.value.limit == 51200 and f"needs {e.value.least} bytes" in str(e.value)
+    for k, v in net.state_dict().items():
+        np.testing.assert_array_equal(v.numpy(), before[k], k)
+    assert all(p.grad is None for p in net.parameters())
+    met = captured(transformer, memory_limit=e.value.least)[0]
+    met(*arguments)
+    assert met.memory.after <= e.value.least
+
+
+def test_a_step_goes_on_after_a_batch_that_does_not_fit():
+    step, net, (x, y) = captured(transformer, memory_limit="4MiB")
+    for _ in range(3):
+        loss = step(x, y)
+    before = [t.numpy().copy() for t in net.state_dict().values()]
+    grads = [p.grad.numpy().copy() for p in net.parameters()]
+    with pytest.raises(lz.MemoryLimitError):
+        step(lz.cat([x] * 40), lz.cat([y] * 40))
+    for a, b in zip(net.state_dict().values(), before, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b)
+    for p, g in zip(net.parameters(), grads, strict=True):
+        np.testing.assert_array_equal(p.grad.numpy(), g)
+    assert step(x, y).item() < loss.item()
+
+
+@pytest.mark.parametrize(
+    "text, nbytes",
+    [("2GiB", 2 << 30), ("512 MiB", 512 << 20), ("1.5GB", 1_500_000_000), ("100kb", 100_000), ("77", 77), (5, 5), ("1TiB", 1 << 40)],
+)  # fmt: skip
+def test_amounts_of_memory(text, nbytes):
+    assert parse_bytes("x", text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "2 GiBs", "two", "-1GiB", "1e9", "GiB", 0, -5, "0"])
+def test_what_is_no_amount_of_memory_is_refused(text):
+    with pytest.raises(ValueError, match=r"lz\.jit: f\(\)"):
+        captured_named_f(text)
+
+
+@pytest.mark.parametrize("value", [1.5, True, [1]])
+def test_what_is_no_number_of_bytes_is_refused(value):
+    with pytest.raises(TypeError, match=r"lz.jit: f\(\): bytes as an int or text"):
+        captured_named_f(value)
+
+
+def captured_named_f(limit):
+    def f(x):
+        return x
+
+    return lz.jit(f, memory_limit=limit)
+
+
+# -- statistics -------------------------------------------------------------------------------------------------------
+
+
+def test_statistics_count_tensors_the_arena_and_kernels():
+    lz.realize()
+    registry.current()._arena.release()
+    before = lz.device.memory_stats()
+    x = lz.tensor(np.ones((1024, 1024), "f4"))
+    held = lz.device.memory_stats()
+    assert held["allocated_bytes"] - before["allocated_bytes"] == 4 << 20
+    y = (x @ x).sum(0) + (x @ x).relu().amax(1)
+    y.numpy()
+    after = lz.device.memory_stats()
+    assert after["arena_bytes"] >= 4 << 20  # a product in between
+    assert after["peak_bytes"] >= held["allocated_bytes"] + after["arena_bytes"]
+    assert after["kernels_loaded"] > 0
+    assert after["allocated_bytes"] == lz.device.memory_allocated()
+    assert after["peak_bytes"] == lz.device.max_memory_allocated()
+
+
+def test_the_peak_is_counted_from_where_it_is_reset():
+    x = lz.tensor(np.ones(1 << 20, "f4"))
+    del x
+    assert lz.device.max_memory_allocated() >= 4 << 20
+    lz.device.reset_peak_memory_stats()
+    assert lz.device.max_memory_allocated() == lz.device.memory_allocated()
+    x = lz.tensor(np.ones(1 << 20, "f4"))
+    del x
+    assert lz.device.max_memory_allocated() == lz.device.memory_allocated() + (4 << 20)
+
+
+def test_parameters_gradients_and_state_are_counted():
+    lz.device.empty_cache()
+    before = lz.device.memory_allocated()
+    net = nn.Linear(512, 512, bias=False)
+    opt = optim.Adam(net.parameters())
+    x = lz.ones(2, 512)
+    lz.realize()
+    registry.current()._arena.release()
+    weight = lz.device.memory_allocated() - before
+    net(x).sum().backward()
+    opt.step()
+    registry.current()._arena.release()
+    assert 1 << 20 <= weight <= (1 << 20) + (64 << 10)
+    assert 4 << 20 <= lz.device.memory_allocated() - before <= (4 << 20) + (128 << 10)  # and gradient, two moments
+
+
+def test_unused_memory_is_given_back():
+    x = lz.tensor(np.ones(32 << 20, "f4"))
+    del x
+    kept = lz.device.memory_stats()["kept_bytes"]
+    assert kept >= 128 << 20
+    lz.device.empty_cache()
+    assert lz.device.memory_stats()["kept_bytes"] <= kept - (128 << 20)
+
+
+# -- gradients added up -----------------------------------------------------------------------------------------------
+
+
+def perceptron():
+    lz.manual_seed(0)
+    return nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 256))
+
+
+@pytest.mark.parametrize("form", ["recorded", "jit", "read", "realized"])
+def test_adding_up_gradients_takes_no_second_set_of_them(form):
+    net = perceptron()
+    opt = optim.SGD(net.parameters(), lr=0.01)
+    x = lz.tensor(np.random.default_rng(0).normal(size=(16, 256)).astype("f4"))
+    grads = sum(p.numel() * 4 for p in net.parameters())
+
+    def steps(times):
+        def step():
+            opt.zero_grad()
+            for _ in range(times):
+                loss = (net(x) ** 2).mean()
+                if form == "read":
+                    loss.item()
+                loss.backward()
+                if form == "realized":
+                    lz.realize()
+            opt.step()
+
+        step = lz.jit(step) if form == "jit" else step
+        step()
+        step()
+        return added_peak(step)
+
+    one = steps(1)
+    for times in (2, 4):
+        assert steps(times) <= one + grads / 4
+
+
+def test_gradients_added_up_in_place_are_right():
+    x = np.random.default_rng(0).normal(size=(4, 16, 256)).astype("f4")
+
+    def grads(times):
+        net = perceptron()
+        if times == 1:
+            (sum((net(lz.tensor(part)) ** 2).mean() for part in x)).backward()
+        else:
+            for part in x:
+                (net(lz.tensor(part)) ** 2).mean().backward()
+        return [p.grad.numpy() for p in net.parameters()]
+
+    for a, b in zip(grads(4), grads(1), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_gradient_that_somebody_holds_is_not_written_over():
+    net = perceptron()
+    x = lz.ones(2, 256)
+    net(x).sum().backward()
+    first = net[0].weight.grad.numpy()
+    copy = first.copy()
+    net(x).sum().backward()
+    np.testing.assert_allclose(net[0].weight.grad.numpy(), 2 * copy, rtol=1e-5)
+    np.testing.assert_array_equal(first, copy)
+
+
+def test_memory_that_is_lent_is_free_when_it_is_used():
+    spaces = [Space("read early", 1024, 3, inf), Space("written late", 4096, -inf, 7)]
+    values = [Interval(k, n, first, last) for k, n, first, last in [
+        ("before", 4000, 0, 6), ("too late", 4000, 0, 7), ("after", 1000, 4, 9), ("too early", 1000, 3, 4), ("beside", 512, 5, 6),
+    ]]  # fmt: skip
+    assert lend(spaces, values) == {"before": ("written late", 0), "after": ("read early", 0)}
+    assert lend(spaces, values[1:]) == {
+        "after": ("read early", 0), "too early": ("written late", 0), "beside": ("written late", 0),
+    }  # fmt: skip
+
+
+# -- reading the loss first -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make, most", [(transformer, 1.05), (convolutions, 1.2)])
+def test_reading_the_loss_before_backward_keeps_little_more(make, most, monkeypatch):
+    for name in ("LEAST_TOTAL", "LEAST_BYTES"):
+        monkeypatch.setattr(recompute, name, 0)
+    net, shape = make()
+    r = np.random.default_rng(0)
+    x, y = lz.tensor(r.normal(size=(4 * shape[0], *shape[1:])).astype("f4")), lz.tensor(r.integers(0, 5, 4 * shape[0]))
+
+    def peak(read):
+        def step():
+            net.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            if read:
+                loss.item()
+            loss.backward()
+
+        return added_peak(step)
+
+    plain = peak(False)
+    chosen = peak(True)
+    monkeypatch.setattr(residuals, "_cheap", lambda node: False)
+    run._plans.clear()
+    declared = peak(True)
+    assert chosen <= most * plain < declared
