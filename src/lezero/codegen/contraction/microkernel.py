@@ -105,12 +105,14 @@ def emit_rows_tiles(module: Module, tile: Tile, stretch: int | None = None) -> N
 
 
 def _sum_in_stretches(c: Code, tile: Tile, height: int, stretch: int) -> None:
-    def following(start: str) -> None:
+    def one(start: str) -> None:
         sums = _rows_sums(c, tile, height, start, c.min(c.add(start, stretch), "%k"))
-        _store_tile(c, tile, sums, "%stride", add=True)
+        first = c.less(start, 1)
+        c.when(
+            first, lambda: _store_tile(c, tile, sums, "%stride"), lambda: _store_tile(c, tile, sums, "%stride", True)
+        )
 
-    _store_tile(c, tile, _rows_sums(c, tile, height, 0, c.min(stretch, "%k")), "%stride")
-    c.loop(stretch, "%k", following, step=stretch)
+    c.loop(0, c.max("%k", 1), one, step=stretch)
 
 
 def _rows_sums(c: Code, tile: Tile, height: int, start: Operand, end: Operand) -> list[str]:
