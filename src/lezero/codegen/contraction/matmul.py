@@ -32,7 +32,7 @@ from lezero.loops.ir import TYPES
 PARAMS = words("batch m n k lda ldb ldc sa sb sc mc nc mblocks nblocks in_place parts depth")
 STRETCH = 256
 """The longest sum taken in one go.  An addition rounds to the precision of the sum so far, so that one sum of 1,000 products is
-twice as far from exact as four that are then added, which take a tile 1 to 2 % of its time."""
+twice as far from exact as four that are then added, which take 1 to 3 % of the time."""
 
 A_BLOCK_BYTES = 8 << 20
 """How much of A a task packs at a time: more means fewer packings of B; it is read as a stream, from L3 if need be."""
