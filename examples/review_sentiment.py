@@ -129,7 +129,7 @@ def network(args, vocabulary: int):
 
 
 def main() -> None:
-    p = arguments(__doc__, epochs=2, batch_size=32, data="reviews")
+    p = arguments(__doc__, epochs=1, batch_size=32, data="reviews")
     p.add_argument("--model", type=Path, default=HOME / "minilm", help=f"folder with the encoder [{HOME / 'minilm'}]")
     p.add_argument("--scratch", action="store_true", help="begin from random weights instead of the encoder's")
     p.add_argument("--lr", type=float, help="highest learning rate [1e-4; 1e-3 with --scratch]")
