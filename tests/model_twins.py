@@ -154,10 +154,7 @@ def heads_of(x, heads):
 def attend(q, k, v, heads, seen):
     """softmax(q kᵀ / √features) v, for each head; `seen` broadcasts to (batch, heads, queries, keys)."""
     q, k, v = (heads_of(x, heads) for x in (q, k, v))
-    scores = q @ k.mT / math.sqrt(q.shape[-1])
-    if seen is not None:
-        scores = scores.masked_fill(~seen, -math.inf)
-    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    return F.scaled_dot_product_attention(q, k, v, seen).transpose(1, 2).flatten(2)
 
 
 def tree(**children):

@@ -145,6 +145,31 @@ LONG = [  # batch, m, n, k: reductions long enough to be cut, of sizes that noth
 ]
 
 
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_many_small_products_beside_a_large_one_keep_their_digits(target, trans_b):
+    """As far from exact as four sums of a quarter of the length, added; a sum in one go is twice as far."""
+    rng = np.random.default_rng(2)
+    m, n, k = 30, 70, 1000
+    a, b = draw(rng, (m, k), "f32") / 1000, draw(rng, (k, n), "f32")
+    a[:, 0] = 1.0
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    out = poison((m, n), "f32")
+    stored_b = np.ascontiguousarray(b.T) if trans_b else b
+    plan = plan_matmul(MatmulSpec("f32", "f32", False, trans_b), 1, m, n, k, 1, target)
+    run(plan, {"a": a, "b": stored_b, "out": out}, target, 1)
+    quarters = sum(_in_one_go(a[:, i : i + 250], b[i : i + 250]) for i in range(0, k, 250))
+    error, sums = (np.linalg.norm(x - exact) for x in (out, quarters))
+    assert error <= 1.2 * sums
+    assert np.linalg.norm(_in_one_go(a, b) - exact) > 1.5 * sums
+
+
+def _in_one_go(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for i in range(a.shape[1]):
+        total += np.outer(a[:, i], b[i])
+    return total
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
 @pytest.mark.parametrize("trans", [False, True])
 def test_a_long_reduction_is_cut_the_same_way_for_any_number_of_threads(target, dtype, trans):

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from lezero import io, nn, optim
+import lezero as lz
+from lezero import amp, io, nn, optim
 from lezero.data import DataLoader, TensorDataset
 from lezero.data.randomness import batch_generator
 from lezero.nn import functional as F
@@ -117,6 +118,63 @@ def test_gradients_are_clipped():
     )
     trainer.fit(DataLoader(TensorDataset(X, Y), 40), epochs=1)
     assert 0 < np.linalg.norm(model.weight.numpy() - before) <= 1.01e-3
+
+
+class Bits(nn.Module):
+    """A network that remembers in which dtype its products came."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = nn.Linear(6, 2), []
+
+    def forward(self, x):
+        y = self.layer(x)
+        self.seen.append(y.dtype)
+        return y
+
+
+def test_a_low_precision_holds_for_training_evaluation_and_prediction():
+    def dtypes(**options):
+        model = Bits()
+        trainer = Trainer(model, optim.SGD(model.parameters(), lr=0.1), F.cross_entropy, progress=False, **options)
+        loader = DataLoader(TensorDataset(X, Y), 40)
+        trainer.fit(loader, loader, epochs=1)
+        trainer.evaluate(loader), trainer.predict(loader), trainer.predict(tensor(X))
+        assert model.layer.weight.dtype is lz.float32
+        return model.seen
+
+    assert dtypes(autocast=lz.bfloat16) == [lz.bfloat16] * 5
+    assert dtypes() == [lz.float32] * 5
+
+
+def test_a_scaler_scales_skips_and_unscales_before_clipping():
+    default_generator.manual_seed(3)
+    model = nn.Linear(6, 2)
+    scaler = amp.GradScaler(init_scale=2.0**10)
+    options = {"autocast": lz.float16, "scaler": scaler, "clip_grad_norm": 1e-3, "accumulate": 2, "progress": False}
+    trainer = Trainer(model, optim.SGD(model.parameters(), lr=1.0), F.cross_entropy, **options)
+    before = model.weight.numpy().copy()
+    trainer.fit(DataLoader(TensorDataset(X, Y), 20), epochs=1)
+    moved = np.linalg.norm(model.weight.numpy() - before)
+    assert (
+        0.9e-3 < moved <= 1.01e-3
+    )  # gradients that were still scaled would be clipped to a thousandth of this, or not at all
+
+    before = model.weight.numpy().copy()
+    trainer.fit(DataLoader(TensorDataset(np.full_like(X, np.inf), Y), 20), epochs=2)
+    np.testing.assert_array_equal(model.weight.numpy(), before)
+    assert scaler.get_scale() == 2.0**9
+
+
+def test_a_scaler_travels_in_the_state():
+    trainer = make(scaler=amp.GradScaler(init_scale=64.0))
+    other = make(scaler=amp.GradScaler(init_scale=8.0))
+    trainer.fit(*loaders(), epochs=1)
+    other.load_state_dict(trainer.state_dict())
+    assert other.scaler.get_scale() == 64.0
+    without = trainer.state_dict() | {"scaler": None}
+    other.load_state_dict(without)  # saved by a trainer that had none
+    make().load_state_dict(trainer.state_dict())
 
 
 def test_evaluate_and_predict_agree_with_the_model_and_leave_its_mode():

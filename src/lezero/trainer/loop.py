@@ -7,13 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lezero.amp import GradScaler, autocast
 from lezero.io import load
 from lezero.misspelt import SpeltArguments
 from lezero.runtime import realize
@@ -38,6 +39,8 @@ class Trainer(SpeltArguments):
         ``step`` takes a metric gets the validation loss (or the training loss)
     clip_grad_norm : the largest norm the gradient of all parameters together may have
     accumulate : batches whose gradients are averaged for one optimizer step
+    autocast : a 16-bit dtype that the model and the loss run in, see :class:`lezero.amp.autocast`; float32 otherwise
+    scaler : a :class:`lezero.amp.GradScaler`, which float16 needs; its state travels in the checkpoints
     callbacks : Callback objects
     progress : show a bar on a terminal, and plain lines elsewhere
 
@@ -64,6 +67,8 @@ class Trainer(SpeltArguments):
         schedule_per: str = "epoch",
         clip_grad_norm: float | None = None,
         accumulate: int = 1,
+        autocast: Any = None,
+        scaler: GradScaler | None = None,
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
     ) -> None:
@@ -75,6 +80,7 @@ class Trainer(SpeltArguments):
         self.metrics = named(metrics)
         self.scheduler, self.schedule_per = scheduler, schedule_per
         self.clip_grad_norm, self.accumulate = clip_grad_norm, accumulate
+        self.autocast, self.scaler = autocast, scaler
         self.callbacks = list(callbacks)
         self.progress = progress
         self.epoch = self.step = 0
@@ -185,18 +191,29 @@ class Trainer(SpeltArguments):
         self.optimizer.zero_grad()
         for batch in group:
             loss, values, samples = self._compute(batch)
-            (loss / len(group) if len(group) > 1 else loss).backward()
+            loss = loss / len(group) if len(group) > 1 else loss
+            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
             self._meter.add(values, samples)
             del loss, values
-        if self.clip_grad_norm is not None:
-            from lezero.nn.utils import clip_grad_norm_
-
-            clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
-        self.optimizer.step()
+        self._update()
         self.step += 1
         if self.scheduler is not None and self.schedule_per == "step":
             self._step_scheduler(None)
         self._call("on_step_end")
+
+    def _update(self) -> None:
+        """One step of the optimizer with the gradients that are there."""
+        if self.clip_grad_norm is not None:
+            from lezero.nn.utils import clip_grad_norm_
+
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)
+            clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
 
     def _step_scheduler(self, logs: Mapping[str, float] | None) -> None:
         takes = inspect.signature(self.scheduler.step).parameters
@@ -212,9 +229,13 @@ class Trainer(SpeltArguments):
         inputs, targets = split_batch(batch)
         return self.model(*inputs), targets, _samples(inputs)
 
+    def _precision(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.autocast is None else autocast("cpu", dtype=self.autocast)
+
     def _compute(self, batch: Any) -> tuple[Tensor, dict[str, Any], int]:
-        outputs, targets, samples = self.compute(batch)
-        loss = self.loss_fn(outputs, targets)  # type: ignore[misc]
+        with self._precision():
+            outputs, targets, samples = self.compute(batch)
+            loss = self.loss_fn(outputs, targets)  # type: ignore[misc]
         values = {"loss": loss.detach()}
         with no_grad():
             for name, metric in self.metrics.items():
@@ -236,8 +257,9 @@ class Trainer(SpeltArguments):
         meter = Meter()
         with _evaluating(self.model), no_grad():
             for done, batch in enumerate(loader, 1):
-                outputs, targets, samples = self.compute(batch)
-                values = {} if self.loss_fn is None else {"loss": self.loss_fn(outputs, targets)}
+                with self._precision():
+                    outputs, targets, samples = self.compute(batch)
+                    values = {} if self.loss_fn is None else {"loss": self.loss_fn(outputs, targets)}
                 values |= {name: metric(outputs, targets) for name, metric in self.metrics.items()}
                 realize(*(v for v in values.values() if isinstance(v, Tensor)))
                 meter.add(values, samples)
@@ -251,7 +273,7 @@ class Trainer(SpeltArguments):
         Outputs that are tensors are joined along their first dimension; anything else comes as a list, one for each batch.
         The last member of a batch of two or more is taken for the targets and left out.
         """
-        with _evaluating(self.model), no_grad():
+        with _evaluating(self.model), no_grad(), self._precision():
             if isinstance(loader, Tensor):
                 return self.model(loader).realize()
             outputs = [self.model(*split_batch(batch)[0]) for batch in loader]
@@ -268,6 +290,7 @@ class Trainer(SpeltArguments):
             "optimizer": self.optimizer.state_dict(),
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "loaders": {k: v.state_dict() if hasattr(v, "state_dict") else None for k, v in self._loaders.items()},
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "random": random_state(),
             "epoch": self.epoch,
             "step": self.step,
@@ -288,6 +311,8 @@ class Trainer(SpeltArguments):
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None and state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
+        if self.scaler is not None and state.get("scaler") is not None:
+            self.scaler.load_state_dict(state["scaler"])
         self.epoch, self.step, self._batches_done = state["epoch"], state["step"], state["batches_done"]
         self._meter = Meter()
         self._meter.load_state_dict(state["meter"])

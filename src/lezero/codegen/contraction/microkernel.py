@@ -90,36 +90,60 @@ def entry_words(tile: Tile) -> int:
     return 1 + -(-tile.height // 8) * 8
 
 
-def emit_rows_tiles(module: Module, tile: Tile) -> None:
+def emit_rows_tiles(module: Module, tile: Tile, stretch: int | None = None) -> None:
     """Define ``@rows<h>(ptr table, i64 blocks, ptr b, i64 step, i64 k, i64 ahead, ptr out, i64 stride)`` for each height.
 
     A block's entry in the table is an offset from `b` in elements, then pointers to A's rows.  Rows of B are `step`
     elements apart; rows of the result go to `out`, `stride` elements apart.  What lies `ahead` elements behind a block's
     first row, where the next tile most often begins, is fetched into L2, a line with every step of k: fourteen short rows
     at a time are more than the processor foresees by itself (pointwise convolutions gain up to a third).
+
+    With `stretch`, sums are taken over so many steps of k at most before they are added to the result.
     """
     for height in heights(tile):
         arguments = "ptr %table, i64 %blocks, ptr %b, i64 %step, i64 %k, i64 %ahead, ptr %out, i64 %stride"
         c = Code(module, f"rows{height}", arguments, internal=True)
-        zeros = [(tile.register, "zeroinitializer")] * (height * tile.vectors)
         _expect_tile(c, tile, height, "%stride")
-
-        def block(i: str, *accumulators: str, c: Code = c, height: int = height) -> list[str]:
-            entry = c.gep("%table", c.mul(i, entry_words(tile)), "ptr")
-            b = c.gep("%b", c.load("i64", entry), tile.type)
-            rows = [c.load("ptr", c.gep(entry, 1 + r, "ptr")) for r in range(height)]
-            next_tile = c.gep(rows[0], "%ahead", tile.type)
-
-            def step(k: str, b: str, *accumulators: str) -> list[str]:
-                c.prefetch(c.gep(next_tile, c.mul(k, 64), "i8"), level=2)
-                columns = _load_b(c, tile, b)
-                elements = [c.load(tile.type, c.gep(row, k, tile.type)) for row in rows]
-                return [c.gep(b, "%step", tile.type), *_rank_one(c, tile, elements, columns, accumulators)]
-
-            return c.loop(0, "%k", step, carried=[("ptr", b), *((tile.register, a) for a in accumulators)])[1:]
-
-        _store_tile(c, tile, c.loop(0, "%blocks", block, carried=zeros), "%stride")
+        if stretch is None:
+            _store_tile(c, tile, _rows_sums(c, tile, height, 0, "%k"), "%stride")
+        else:
+            _sum_in_stretches(c, tile, height, stretch)
         c.finish()
+
+
+def _sum_in_stretches(c: Code, tile: Tile, height: int, stretch: int) -> None:
+    def one(start: str) -> None:
+        sums = _rows_sums(c, tile, height, start, c.min(c.add(start, stretch), "%k"))
+        first = c.less(start, 1)
+        c.when(
+            first, lambda: _store_tile(c, tile, sums, "%stride"), lambda: _store_tile(c, tile, sums, "%stride", True)
+        )
+
+    c.loop(0, c.max("%k", 1), one, step=stretch)
+
+
+def _rows_sums(c: Code, tile: Tile, height: int, start: Operand, end: Operand) -> list[str]:
+    """The tile, over elements `start` to `end` of every block."""
+    zeros = [(tile.register, "zeroinitializer")] * (height * tile.vectors)
+    return c.loop(0, "%blocks", partial(_rows_block, c, tile, height, start, end), carried=zeros)
+
+
+def _rows_block(
+    c: Code, tile: Tile, height: int, start: Operand, end: Operand, i: str, *accumulators: str
+) -> list[str]:
+    """The accumulators after elements `start` to `end` of block `i`."""
+    entry = c.gep("%table", c.mul(i, entry_words(tile)), "ptr")
+    b = c.gep("%b", c.add(c.load("i64", entry), c.mul(start, "%step")), tile.type)
+    rows = [c.load("ptr", c.gep(entry, 1 + r, "ptr")) for r in range(height)]
+    next_tile = c.gep(rows[0], "%ahead", tile.type)
+
+    def step(k: str, b: str, *accumulators: str) -> list[str]:
+        c.prefetch(c.gep(next_tile, c.mul(k, 64), "i8"), level=2)
+        columns = _load_b(c, tile, b)
+        elements = [c.load(tile.type, c.gep(row, k, tile.type)) for row in rows]
+        return [c.gep(b, "%step", tile.type), *_rank_one(c, tile, elements, columns, accumulators)]
+
+    return c.loop(start, end, step, carried=[("ptr", b), *((tile.register, a) for a in accumulators)])[1:]
 
 
 def _load_b(c: Code, tile: Tile, b: str) -> list[str]:
@@ -139,12 +163,16 @@ def _rank_one(c: Code, tile: Tile, elements: list[str], columns: list[str], accu
     return result
 
 
-def _store_tile(c: Code, tile: Tile, accumulators: list[str], stride: Operand) -> None:
+def _store_tile(c: Code, tile: Tile, accumulators: list[str], stride: Operand, add: bool = False) -> None:
+    """Write the tile to %out, or add it to what is there."""
     row = "%out"
     for i, a in enumerate(accumulators):
         if i and i % tile.vectors == 0:
             row = c.gep(row, stride, tile.type)
-        c.store(tile.register, a, c.gep(row, i % tile.vectors * tile.lanes, tile.type), align=tile.itemsize)
+        place = c.gep(row, i % tile.vectors * tile.lanes, tile.type)
+        if add:
+            a = c.value(f"fadd {tile.register} {c.load(tile.register, place, align=tile.itemsize)}, {a}")
+        c.store(tile.register, a, place, align=tile.itemsize)
 
 
 def _expect_tile(c: Code, tile: Tile, height: int, stride: Operand) -> None:
