@@ -732,6 +732,18 @@ def test_the_interpreter_ends_while_workers_sleep_spin_and_work():
 # -- memory ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from Linux's /proc")
+def test_a_large_block_takes_no_more_than_its_size():
+    """Nor a huge page's worth beyond its end."""
+    nbytes, blocks = 5 << 20, []
+    allocator = Allocator()
+    before = resident_bytes()
+    for _ in range(16):
+        blocks.append(allocator.alloc(nbytes)[1])
+        blocks[-1].fill(1)
+    assert resident_bytes() - before <= 16 * nbytes + (2 << 20)
+
+
 @pytest.mark.parametrize("nbytes", [0, 1, 64, 65, 1000, 65_536, 65_537, 1 << 20, 5_000_001])
 def test_blocks_are_aligned_writable_and_reused(nbytes):
     allocator = Allocator()
