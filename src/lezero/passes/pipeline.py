@@ -27,7 +27,7 @@ PIPELINE: tuple[Pass, ...] = (
     pin_outputs,
 )
 REQUIRED = frozenset({"decompose", "pin_outputs"})
-SCHEDULED = frozenset({"recompute"})
+SCHEDULED = frozenset({"packed", "recompute"})
 """What is restructured when kernels are known (``schedule/``), and can be left out in the same way."""
 
 
