@@ -407,12 +407,22 @@ def test_helpers_compile_a_large_batch(tmp_path, monkeypatch):
     assert not compiler._helpers
 
 
+def test_helpers_compile_all_of_many_kernels_and_end(tmp_path, monkeypatch):
+    """So that LLVM's memory is nowhere when the kernels run."""
+    monkeypatch.delenv("LEZERO_COMPILE_WORKERS", raising=False)
+    compiler = Compiler(DiskCache(tmp_path))
+    found = compiler.get_kernels(many(30, "a network"), detect.detect())
+    assert all(kernel.address for kernel in found)
+    assert (compiler.compiled, compiler._own, compiler._helpers) == (30, 0, [])
+
+
+@pytest.mark.parametrize("workers, count", [("2", 7), ("", 25)])
 @pytest.mark.parametrize("executable", [None, "/bin/false", "/does/not/exist"])
-def test_without_a_working_helper_kernels_are_compiled_here(tmp_path, monkeypatch, executable):
-    monkeypatch.setenv("LEZERO_COMPILE_WORKERS", "2")
+def test_without_a_working_helper_kernels_are_compiled_here(tmp_path, monkeypatch, executable, workers, count):
+    monkeypatch.setenv("LEZERO_COMPILE_WORKERS", workers)
     monkeypatch.setattr(sys, "executable", executable)
     compiler = Compiler(DiskCache(tmp_path))
-    assert len(compiler.get_kernels(many(7, str(executable)), detect.detect())) == 7
+    assert len(compiler.get_kernels(many(count, str(executable)), detect.detect())) == count
     compiler.close()
 
 
