@@ -29,6 +29,10 @@ def scaled_dot_product_attention(
     dropout_p : the share of attention weights dropped
     is_causal : query i sees keys 0 to i
     scale : 1/√features unless given
+
+    Notes
+    -----
+    Memory grows with queries and keys, not with their product: of more than 256, the scores of a part are there at a time.
     """
     if is_causal and attn_mask is not None:
         raise ValueError("scaled_dot_product_attention: is_causal and attn_mask exclude each other")
