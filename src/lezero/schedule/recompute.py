@@ -185,6 +185,9 @@ def _made_of(node: Node, grouping: Grouping, uses: dict[Node, list[int]]) -> fro
         if n is not node and (n.op.is_leaf or n in uses):
             found.add(n)
             continue
+        if n is not node and n.op.kind == "contraction" and grouping.group_of[n] is grouping.group_of[node]:
+            found.add(n)  # what follows its tiles can be had from it, if it is stored instead
+            continue
         inside = n.op.kind == "reduce" and grouping.group_of[n] is grouping.group_of[node]  # of a softmax's rows
         if n is node and _cheap_product(n):
             inside = True
