@@ -232,8 +232,12 @@ def _(draw, extent, array):
     heads = one_of(draw, (), (2,), (2, 3))
     q, k, d, e = extent(), extent(), extent(), extent()
     mask = one_of(draw, None, "bool", "float")
-    more = [] if mask is None else [whole((q, k), draw(seeds), 0, 2) > 0 if mask == "bool" else array(q, k)]
-    attrs = {"is_causal": draw(st.booleans()), "scale": one_of(draw, None, 0.5)}
+    p = one_of(draw, 0.0, 0.0, 0.5)
+    more = [np.int64(draw(seeds)), np.int64(extent(0))] if p else []
+    if mask is not None:
+        more.append(whole((q, k), draw(seeds), 0, 2) > 0 if mask == "bool" else array(q, k))
+    attrs = {"is_causal": draw(st.booleans()), "scale": one_of(draw, None, 0.5), "p": p}
+    attrs["blocks"] = draw(st.integers(1, max(1, q)))
     return [array(*heads, q, d), array(*heads, k, d), array(*heads, k, e), *more], attrs
 
 

@@ -15,6 +15,7 @@ from lezero.codegen.contraction import (
     ConvSpec,
     Epilogue,
     MatmulSpec,
+    Prologue,
     matmul,
     plan_conv_forward,
     plan_conv_input_grad,
@@ -236,6 +237,29 @@ def test_strides_and_a_repeated_matrix(target):
     run(plan, {"a": a, "b": b, "out": out}, target, 2)
     close(out[:, :, :35].swapaxes(0, 1), a[:, :, :40].astype(np.float64) @ b[:, :35], "f32")
     assert np.isnan(out[:, :, 35:]).all()
+
+
+@pytest.mark.parametrize("trans", [False, True])
+@pytest.mark.parametrize("m, n, k", [(37, 45, 21), (21, 35, 3000), (150, 40, 70)])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_an_operand_that_is_computed_while_it_is_packed(target, m, n, k, trans, dtype):
+    """Of a matrix, a number for each of its rows, and its column."""
+    rng = np.random.default_rng(4)
+    stored = (k, m) if trans else (m, k)
+    arrays = {"x": draw(rng, stored, dtype), "s": draw(rng, stored[:1], dtype), "b": draw(rng, (k, n), dtype)}
+    at = call("add", call("mul", var("row"), param(0)), var("col"))
+    diagonal = call("where", call("eq", var("row"), var("col")), const(3.0, dtype), const(0.0, dtype))
+    value = call("add", call("mul", call("exp", load(0, dtype, at)), load(1, dtype, var("row"))), diagonal)
+    head = Prologue(value, (("x", dtype), ("s", dtype)), 1)
+    tail = Epilogue((("out", dtype, call("mul", acc("tile", dtype), load(0, dtype, param(0)))),), (("scale", dtype),))
+    scale, out = draw(rng, (5,), dtype), poison((m, n), dtype)
+    plan = plan_matmul(
+        MatmulSpec(dtype, dtype, trans, epilogue=tail, prologue=head), 1, m, n, k, 2, target,
+        prologue_params=(stored[1],), epilogue_params=(2,),
+    )  # fmt: skip
+    run(plan, {**arrays, "a": arrays["x"], "scale": scale, "out": out}, target, 2)
+    a = np.exp(arrays["x"].astype(np.float64)) * arrays["s"][:, None] + 3 * np.eye(*stored)
+    close(out, (a.T if trans else a) @ arrays["b"] * float(scale[2]), dtype)
 
 
 def fused() -> Epilogue:

@@ -407,12 +407,22 @@ def test_helpers_compile_a_large_batch(tmp_path, monkeypatch):
     assert not compiler._helpers
 
 
+def test_helpers_compile_all_of_many_kernels_and_end(tmp_path, monkeypatch):
+    """So that LLVM's memory is nowhere when the kernels run."""
+    monkeypatch.delenv("LEZERO_COMPILE_WORKERS", raising=False)
+    compiler = Compiler(DiskCache(tmp_path))
+    found = compiler.get_kernels(many(30, "a network"), detect.detect())
+    assert all(kernel.address for kernel in found)
+    assert (compiler.compiled, compiler._own, compiler._helpers) == (30, 0, [])
+
+
+@pytest.mark.parametrize("workers, count", [("2", 7), ("", 25)])
 @pytest.mark.parametrize("executable", [None, "/bin/false", "/does/not/exist"])
-def test_without_a_working_helper_kernels_are_compiled_here(tmp_path, monkeypatch, executable):
-    monkeypatch.setenv("LEZERO_COMPILE_WORKERS", "2")
+def test_without_a_working_helper_kernels_are_compiled_here(tmp_path, monkeypatch, executable, workers, count):
+    monkeypatch.setenv("LEZERO_COMPILE_WORKERS", workers)
     monkeypatch.setattr(sys, "executable", executable)
     compiler = Compiler(DiskCache(tmp_path))
-    assert len(compiler.get_kernels(many(7, str(executable)), detect.detect())) == 7
+    assert len(compiler.get_kernels(many(count, str(executable)), detect.detect())) == count
     compiler.close()
 
 
@@ -730,6 +740,18 @@ def test_the_interpreter_ends_while_workers_sleep_spin_and_work():
 
 
 # -- memory ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from Linux's /proc")
+def test_a_large_block_takes_no_more_than_its_size():
+    """Nor a huge page's worth beyond its end."""
+    nbytes, blocks = 5 << 20, []
+    allocator = Allocator()
+    before = resident_bytes()
+    for _ in range(16):
+        blocks.append(allocator.alloc(nbytes)[1])
+        blocks[-1].fill(1)
+    assert resident_bytes() - before <= 16 * nbytes + (2 << 20)
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 64, 65, 1000, 65_536, 65_537, 1 << 20, 5_000_001])

@@ -60,6 +60,12 @@ def transformer():
     return nn.Sequential(*[Block() for _ in range(4)], nn.Flatten(), nn.Linear(32 * 12, 7))
 
 
+def perceptron():
+    """Activations that follow a product's tiles, and so do their derivatives."""
+    layers = [x for _ in range(6) for x in (nn.Linear(32, 256), nn.GELU(approximate="tanh"), nn.Linear(256, 32))]
+    return nn.Sequential(*layers, nn.Linear(32, 7))
+
+
 def steps(make, shape, monkeypatch, passes):
     """Losses, parameters and the bytes between kernels of three training steps."""
     monkeypatch.setenv("LEZERO_PASSES", passes)
@@ -83,7 +89,10 @@ def steps(make, shape, monkeypatch, passes):
 
 
 @native
-@pytest.mark.parametrize("make, shape, less", [(residual, (8, 3, 96, 96), 0.75), (transformer, (2, 12, 32), 0.5)])
+@pytest.mark.parametrize(
+    "make, shape, less",
+    [(residual, (8, 3, 96, 96), 0.75), (transformer, (2, 12, 32), 0.5), (perceptron, (96, 32), 0.5)],
+)
 def test_a_network_trains_the_same_in_less_memory(make, shape, less, eager, monkeypatch):
     before = steps(make, shape, monkeypatch, "-recompute")
     assert not eager

@@ -35,15 +35,16 @@ class dropout(Composite):
 
     def reference(x, seed, offset, p):
         kept = uniform.reference(seed, offset, x.shape, float32) >= np.float32(p)
-        return np.where(kept, wide(x) * _scale(p), 0)
+        return np.where(kept, wide(x) * dropout_scale(p), 0)
 
     def decompose(x, seed, offset, p):
         kept = uniform(seed, offset, shape=tuple(x.shape), dtype=float32) >= p
-        return narrow(where(kept, widen(x) * _scale(p), 0), x.dtype)
+        return narrow(where(kept, widen(x) * dropout_scale(p), 0), x.dtype)
 
     def gradient(dy, y, x, seed, offset, p):
         return dropout(dy, seed, offset, p=p), None, None
 
 
-def _scale(p):
+def dropout_scale(p):
+    """What those are multiplied by that are not dropped with probability `p`."""
     return 0.0 if p == 1 else 1 / (1 - p)

@@ -12,6 +12,7 @@ from lezero.codegen.contraction import (
     ConvSpec,
     Epilogue,
     MatmulSpec,
+    Prologue,
     plan_conv_forward,
     plan_conv_input_grad,
     plan_conv_weight_grad,
@@ -25,7 +26,7 @@ from lezero.loops import ir
 from lezero.ops.creation import compute_code
 from lezero.passes.pipeline import switched_off
 from lezero.schedule.groups import Group, Grouping
-from lezero.schedule.index import Ix
+from lezero.schedule.index import Ix, Var
 from lezero.schedule.layout import from_planes, linear, now, planar, row_major
 from lezero.schedule.lower import Lowering, number
 from lezero.schedule.prepare import matrix
@@ -47,6 +48,7 @@ class Contracted:
         self.operands: dict[str, Node] = {}
         self.offsets: dict[str, int] = {}
         self.params: list[int] = []
+        self.first_params: list[int] = []  # of what is computed while an operand is packed
         self.sums = [n for n in group.nodes if n.op.kind == "reduce"]
         self.stored = [root] if self.sums else [n for n in group.nodes if n in stored]
         plain = self.stored == [root]
@@ -61,7 +63,9 @@ class Contracted:
             # the stored matrix is transposed when its columns are apart and its rows are not
             a_turned, b_turned = not same(self.a.column_stride, 1), not same(self.b.column_stride, 1)
             turned = (trans_a != a_turned, trans_b != b_turned)
-            self.spec: Any = MatmulSpec(dtype, dtype, *turned, self.epilogue, rounded and dtype == "f32")
+            head = _Head(group, grouping, self).build() if grouping.inline(self.a.source) else None
+            rounded = rounded and dtype == "f32"
+            self.spec: Any = MatmulSpec(dtype, dtype, *turned, self.epilogue, rounded, head)
             self.lda = self.a.column_stride if a_turned else self.a.row_stride
             self.ldb = self.b.column_stride if b_turned else self.b.row_stride
         else:
@@ -78,6 +82,7 @@ class Contracted:
         made.operands = {name: nodes[n] for name, n in self.operands.items()}
         made.stored = [nodes[n] for n in self.stored]
         made.sums = [nodes[n] for n in self.sums]
+        made.in_place = tuple((nodes[n], nodes[x]) for n, x in self.in_place)
         if self.root.op.name == "dot":
             made.a, made.b = (replace(m, source=nodes[m.source]) for m in (self.a, self.b))
         return made
@@ -120,13 +125,14 @@ class Contracted:
 
         root = self.root
         extra = tuple(n(d) for d in self.params)
+        first = tuple(n(d) for d in self.first_params)
         if root.op.name == "dot":
             *batch, m, columns = (n(d) for d in root.shape)
             k = n(root.inputs[0].shape[-2 if root.attrs[0] else -1])
             return plan_matmul(
                 self.spec, prod(batch), m, columns, k, threads, target,
                 lda=n(self.lda), ldb=n(self.ldb), stride_a=n(self.a.batch_stride), stride_b=n(self.b.batch_stride),
-                epilogue_params=extra,
+                epilogue_params=extra, prologue_params=first,
             )  # fmt: skip
         if root.op.name == "conv2d":
             images, _, h, w = (n(d) for d in root.inputs[0].shape)
@@ -143,6 +149,32 @@ class Contracted:
             plan.launches[-1] = replace(last, operands=("w:parts", "sum", "w:squares"))
             plan.workspaces["w:squares"] = self.spec.channels[1] * self.root.dtype.itemsize
         return plan
+
+
+class _Head(Lowering):
+    """A product's first operand, computed while it is packed: an expression of "row" and "col" of the matrix in memory."""
+
+    def __init__(self, group: Group, grouping: Grouping, owner: Contracted):
+        super().__init__(group, grouping, set())
+        self.owner = owner
+        self.names: list[tuple[str, str]] = []
+
+    def build(self) -> Prologue:  # type: ignore[override]
+        x = self.owner.root.inputs[0]
+        position = tuple(Ix.of(Var(name, d)) for name, d in zip(("row", "col"), x.shape))
+        value = ir.cast(self.value(x, position), x.dtype.code)
+        self.owner.first_params = list(self.params.values)
+        # the matrix itself is not in memory: what it is computed from stands for it
+        self.owner.operands["a"] = self.owner.operands[self.names[0][0]]
+        return Prologue(value, tuple(self.names), len(self.params.values))
+
+    def buffer(self, what: Any, type: str, mode: str = "r") -> int:
+        if what not in self.buffers:
+            self.buffers[what] = len(self.names)
+            name = f"p{len(self.names)}"
+            self.names.append((name, type))
+            self.owner.operands[name] = what
+        return self.buffers[what]
 
 
 class _Tail(Lowering):

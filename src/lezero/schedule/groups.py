@@ -23,6 +23,7 @@ from lezero.ops.base import REGISTRY
 from lezero.passes.pipeline import switched_off
 from lezero.schedule.index import TRUE, Ix, Mask, Var
 from lezero.schedule.layout import Order, Seen, linear, planar, row_major
+from lezero.schedule.packed import packed, reshaped_from
 from lezero.schedule.statistics import squares_of, sums_of
 
 MAX_NODES = 64
@@ -103,11 +104,19 @@ class Grouping:
         self.users: dict[Node, list[Node]] = graph.consumers()
         self._in_memory = {m for n in order if n.op.kind in ("contraction", "opaque") for m in in_memory(n, outputs)}
         self._off = switched_off()
-        self._sunk = set() if self._off & {"fuse", "see_through"} else {n for n in order if self._cheaper_again(n)}
-        self._inlined = {n for n in order if n in self._sunk or self._from_little(n)}
         self._sizes: dict[Node, int] = {}
         self._variables: dict[tuple, Var] = {}
         self._accesses: dict[tuple, tuple[tuple[Ix, ...], list[Access]]] = {}
+        self._sunk: set[Node] = set()
+        for value, chain in ({} if self._off & {"fuse", "packed"} else packed(order, self.users, outputs)).items():
+            self._sunk |= chain
+            products = [n for n in order if n.op.name == "dot" and reshaped_from(n.inputs[0]) is value]
+            if not all(self._packs(n.inputs[0]) for n in products):
+                self._sunk -= chain
+        self._in_memory -= self._sunk
+        if not self._off & {"fuse", "see_through"}:
+            self._sunk |= {n for n in order if n not in self._sunk and self._cheaper_again(n)}
+        self._inlined = {n for n in order if n in self._sunk or self._from_little(n)}
         self._rank = {n: i for i, n in enumerate(order)}
         for node in order:
             kind = node.op.kind
@@ -132,6 +141,20 @@ class Grouping:
         if node in self._in_memory or (node.op.kind == "view" and node in self.outputs):
             return False
         return self._inline_size(node) <= MAX_INLINE
+
+    def _packs(self, matrix: Node) -> bool:
+        """Whether what a matrix is computed from lies in memory as the matrix does, or is one number for a row or column."""
+        if self.orders[matrix] != row_major(2):
+            return False
+        out: list[Access] = []
+        row, column = (Var(name, d) for name, d in zip(("row", "col"), matrix.shape))
+        self._reach(matrix, (Ix.of(row), Ix.of(column)), None, out)
+        for a in out:
+            at = linear(a.position, a.node.shape, self.orders[a.node]).affine()
+            step = None if at is None else at.get(column.name, 0)
+            if step is None or not (same(step, 0) or same(step, 1)) or (a.mask is not None and a.mask is not TRUE):
+                return False
+        return True
 
     def _has_position(self, node: Node) -> bool:
         """Whether what is computed on the way to a node depends on where it is, and not only on single numbers and what is in

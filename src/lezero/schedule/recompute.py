@@ -260,6 +260,9 @@ def _made_of(
         if n is not node and (n.op.is_leaf or (n in uses and not gone(n))):
             found.add(n)
             continue
+        if n is not node and n.op.kind == "contraction" and grouping.group_of[n] is grouping.group_of[node]:
+            found.add(n)  # what follows its tiles can be had from it, if it is stored instead
+            continue
         inside = n.op.kind == "reduce" and grouping.group_of[n] is grouping.group_of[node]  # of a softmax's rows
         if (n is node and _cheap_product(n)) or (late is not None and n.op.name in PRODUCTS):
             inside = True

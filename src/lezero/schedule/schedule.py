@@ -337,10 +337,7 @@ def build(
     given = graph
     grouping, recomputed = arrange(graph, leaf_orders, threads, effort)
     graph, orders = grouping.graph, grouping.orders
-    groups = [g for g in grouping.groups if not all(map(_empty, g.nodes))]
-    stored: set[Node] = set(graph.outputs)
-    for g in groups:
-        stored |= g.reads
+    groups, stored = _needed(grouping, graph.outputs)
     steps = _steps(groups, grouping, stored, rounded)
     ordered, beside = order_steps(steps, graph.outputs)
     shapes = [n.shape for n in given.outputs]
@@ -361,6 +358,20 @@ def build(
         grouping.refusals,
         recomputed,
     )
+
+
+def _needed(grouping: Grouping, outputs: Sequence[Node]) -> tuple[list[Group], set[Node]]:
+    """The groups that write something somebody reads, and everything that is read or asked for.
+
+    Nothing reads what only an empty value would be made of.
+    """
+    groups = [g for g in grouping.groups if not all(map(_empty, g.nodes))]
+    while True:
+        stored = set(outputs).union(*(g.reads for g in groups))
+        needed = [g for g in groups if not stored.isdisjoint(g.nodes)]
+        if len(needed) == len(groups):
+            return needed, stored
+        groups = needed
 
 
 def _empty(node: Node) -> bool:

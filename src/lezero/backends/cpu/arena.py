@@ -196,8 +196,10 @@ def _map(capacity: int) -> tuple[int, mmap.mmap]:
         mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
     if huge:
-        mapping.madvise(mmap.MADV_HUGEPAGE)
-        address += -address % _HUGE_PAGE
+        # Only what a block fills: a huge page that it ends in would be resident as a whole.
+        skipped = -address % _HUGE_PAGE
+        mapping.madvise(mmap.MADV_HUGEPAGE, skipped, capacity // _HUGE_PAGE * _HUGE_PAGE)
+        address += skipped
     return address, mapping
 
 

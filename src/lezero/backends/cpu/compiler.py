@@ -33,6 +33,7 @@ from lezero.codegen.launch import KernelSource
 from lezero.codegen.target import Target
 
 _WORTH_HELP = 6  # missing kernels; a helper needs as long to start as three or four take to compile
+_MANY = 24  # missing kernels from which on helpers compile them all and end: LLVM takes 100 MB in each process
 _IDLE_SECONDS = 60
 _OWN_COMPILATIONS = 200  # in this process, 15 MB
 _HELPER_COMPILATIONS = 1000  # in a helper, before the next batch gets a new one
@@ -138,11 +139,13 @@ class Compiler:
                         return
                     images[task[0]] = image
 
-        feeders = [threading.Thread(target=feed, args=(h,), daemon=True) for h in self._get_helpers(len(missing))]
+        helpers = self._get_helpers(len(missing))
+        aside = bool(helpers) and _helpers_alone(len(missing))
+        feeders = [threading.Thread(target=feed, args=(h,), daemon=True) for h in helpers]
         for feeder in feeders:
             feeder.start()
         try:
-            while not (feeders and self._own >= _OWN_COMPILATIONS) and (task := next_text()) is not None:
+            while not (aside or (feeders and self._own >= _OWN_COMPILATIONS)) and (task := next_text()) is not None:
                 images[task[0]] = self._compile_here(task[1], target)
             for feeder in feeders:
                 feeder.join()
@@ -152,6 +155,8 @@ class Compiler:
             for feeder in feeders:
                 feeder.join()
             raise
+        if aside:
+            self.close()  # what is compiled for runs now, and may need the memory
         for name in missing.keys() - images.keys():
             images[name] = self._compile_here(missing[name].emit(target), target)
         self.compiled += len(images)
@@ -162,7 +167,8 @@ class Compiler:
         return llvm.compile_to_object(text, target)
 
     def _get_helpers(self, kernels: int) -> list[_Helper]:
-        wanted = min(worker_count(), kernels // (_WORTH_HELP // 2)) if kernels >= _WORTH_HELP else 0
+        most = worker_count() + _helpers_alone(kernels)  # one more in this process's place
+        wanted = min(most, kernels // (_WORTH_HELP // 2)) if kernels >= _WORTH_HELP else 0
         if self._own >= _OWN_COMPILATIONS and not workers_forbidden():
             wanted = max(wanted, 1)
         for helper in list(self._helpers):
@@ -243,6 +249,11 @@ def worker_count() -> int:
     """``LEZERO_COMPILE_WORKERS``, or one less than the cores this process may use."""
     what = "a number of helper processes (0 to compile in this process only)"
     return knobs.number("LEZERO_COMPILE_WORKERS", core_count() - 1, what, 0, 1024)
+
+
+def _helpers_alone(kernels: int) -> bool:
+    """Whether this process leaves a batch to its helpers; where their number was asked for, it takes part."""
+    return kernels >= _MANY and not os.environ.get("LEZERO_COMPILE_WORKERS", "").strip()
 
 
 def workers_forbidden() -> bool:

@@ -7,6 +7,7 @@ index moves by one with the column is a vector load, one that does not move with
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lezero.codegen import arithmetic
@@ -44,6 +45,28 @@ class Epilogue:
     @property
     def names(self) -> tuple[str, ...]:
         return (*(name for name, *_ in self.outputs), *(name for name, _ in self.operands))
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """An operand that is computed while it is packed, from values of the same geometry.
+
+    value : an expression as in an epilogue, of the operand's matrix as it would be stored, without ``acc`` and "batch"
+    operands : (name, type in memory) of what it loads
+    params : how many params of its own it has; they come before the epilogue's
+    """
+
+    value: Value
+    operands: tuple[tuple[str, str], ...]
+    params: int
+
+    def key(self) -> str:
+        """Text that determines the code; operand names do not."""
+        return Epilogue((("", self.value.type, self.value),), self.operands).key()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.operands)
 
 
 def stores_only(epilogue: Epilogue, type: str) -> bool:
@@ -120,14 +143,15 @@ class Emitter:
             memory = MEMORY[stored]
             self.c.vector_store(memory, self.lanes, result.name, self.c.gep(pointer, place.index, memory), place.mask)
 
-    def _vector(self, value: Value, total: X, place: Place, done: dict[Value, X]) -> X:
+    def _vector(self, value: Value, total: X | None, place: Place, done: dict[Value, X]) -> X:
         if value not in done:
             done[value] = self._compute(value, total, place, done)
         return done[value]
 
-    def _compute(self, value: Value, total: X, place: Place, done: dict[Value, X]) -> X:
+    def _compute(self, value: Value, total: X | None, place: Place, done: dict[Value, X]) -> X:
         b = self.c.values
         if value.op == "acc":
+            assert total is not None
             return total
         if value.op == "const":
             return arithmetic.constant(b, number(value), value.type, self.lanes)
@@ -208,6 +232,16 @@ def _loads(epilogue: Epilogue) -> list[Value]:
 def _moves(index: Value) -> bool:
     """Whether an index differs from row to row."""
     return (index.op == "var" and index.attr != "col") or any(map(_moves, index.args))
+
+
+def elements(
+    c: Code, prologue: Prologue | None, lanes: int, first_buffer: int, first_param: int
+) -> Callable[[Operand, Operand, str | None], str] | None:
+    """What gives the vector of a computed operand at (row, first column, mask); None if it is in memory."""
+    if prologue is None:
+        return None
+    emitter = Emitter(c, Epilogue((), prologue.operands), lanes, first_buffer, first_param)
+    return lambda row, col, mask: emitter._vector(prologue.value, None, Place(row, col, 0, 0, mask), {}).name
 
 
 def column_step(index: Value) -> int | None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import gcd
 
 from lezero.codegen.contraction import gemv, pack, pairs, split
-from lezero.codegen.contraction.epilogue import Emitter, Place, stores_only
+from lezero.codegen.contraction.epilogue import Emitter, Place, elements, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
 from lezero.codegen.contraction.spec import (
     COMPUTE,
@@ -53,8 +53,9 @@ def plan_matmul(
     stride_b: int | None = None,
     stride_c: int | None = None,
     epilogue_params: tuple[int, ...] = (),
+    prologue_params: tuple[int, ...] = (),
 ) -> Plan:
-    """Plan C[i] (m x n) = A[i] (m x k) @ B[i] (k x n) for i < batch; operands "a", "b", then the epilogue's.
+    """Plan C[i] (m x n) = A[i] (m x k) @ B[i] (k x n) for i < batch; operands "a", "b", the epilogue's, the prologue's.
 
     lda, ldb, ldc : elements between the rows of the stored matrices (default: dense).
     stride_a, stride_b, stride_c : elements between matrices of the batch (default: dense; 0 repeats one matrix).
@@ -71,26 +72,28 @@ def plan_matmul(
         params = (batch, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c, *epilogue_params)
         return Plan([gemv.launch(spec, params, threads)])
     compute = COMPUTE[spec.dtype]
-    paired = pairs.supported("bf16" if spec.rounded else spec.dtype, target)
+    paired = pairs.supported("bf16" if spec.rounded else spec.dtype, target) and spec.prologue is None
     tile = choose_tile(target, TYPES[compute], n, paired)
     depth = split.depth(tile, target, batch, m, n, k)
     if depth == k:
         launch = product(
             spec, tile, target, (batch, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c), k, threads,
-            ("a", "b", *spec.tail.names), epilogue_params,
+            ("a", "b", *spec.tail.names, *spec.head_names), (*prologue_params, *epilogue_params),
         )  # fmt: skip
         return Plan([launch])
     partial = replace(spec, out_dtype=compute, epilogue=None)
     sizes = (batch, m, n, k, lda, ldb, n, stride_a, stride_b, m * n)
     parts = -(-k // depth)
-    launch = product(partial, tile, target, sizes, depth, threads, ("a", "b", "w:parts"), ())
+    launch = product(
+        partial, tile, target, sizes, depth, threads, ("a", "b", "w:parts", *spec.head_names), prologue_params
+    )
     total = split.add_parts(spec.tail, tile, (batch, m, n, parts, ldc, stride_c), epilogue_params, threads)
     return Plan([launch, total], {"w:parts": parts * batch * m * n * tile.itemsize})
 
 
 def product(
     spec: MatmulSpec, tile: Tile, target: Target, sizes: tuple[int, ...], depth: int, threads: int,
-    operands: tuple[str, ...], epilogue_params: tuple[int, ...],
+    operands: tuple[str, ...], tail_params: tuple[int, ...],
 ) -> Launch:  # fmt: skip
     """The launch for `sizes` (PARAMS up to "sc"), the reduction in parts of `depth`, each a matrix of the result's batch."""
     batch, m, n, k, _, ldb = sizes[:6]
@@ -99,7 +102,7 @@ def product(
     mc, nc = blocks(tile, target, batch * parts, m, n, depth, threads)
     mblocks, nblocks = -(-m // mc), -(-n // nc)
     in_place = reads_in_place(spec, tile, target, mc, depth, ldb)
-    params = (*sizes, mc, nc, mblocks, nblocks, in_place, parts, depth, *epilogue_params)
+    params = (*sizes, mc, nc, mblocks, nblocks, in_place, parts, depth, *tail_params)
     items = batch * parts * mblocks * nblocks
     packed = batch * k * (m * nblocks + n * mblocks)
     tasks = max(tasks_for_products(items, batch * m * n * k, threads), tasks_for_elements(items, packed, threads))
@@ -145,6 +148,8 @@ def reads_in_place(spec: MatmulSpec, tile: Tile, target: Target, mc: int, k: int
 @lru_cache(maxsize=256)
 def source(spec: MatmulSpec, tile: Tile) -> KernelSource:
     key = f"matmul {spec.dtype} {spec.trans_a:d}{spec.trans_b:d} {tile} {spec.tail.key()}"
+    if spec.prologue is not None:
+        key += f" of {spec.prologue.params} {spec.prologue.key()}"
     return KernelSource(
         "matmul", key, lambda target: emit(spec, tile, target), scratch=lambda p: layout(tile, p[16], p[10])[-1]
     )
@@ -173,7 +178,9 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
     memory, to, height = MEMORY[spec.dtype], tile.type, tile.height
     packing = pairs if tile.pairs else pack
     steps = (lambda k: pairs.steps(c, k)) if tile.pairs else (lambda k: k)
-    epilogue = Emitter(c, spec.tail, tile.lanes, first_buffer=2, first_param=len(PARAMS))
+    own = spec.prologue.params if spec.prologue else 0
+    epilogue = Emitter(c, spec.tail, tile.lanes, first_buffer=2, first_param=len(PARAMS) + own)
+    element = elements(c, spec.prologue, tile.lanes, first_buffer=2 + len(spec.tail.names), first_param=len(PARAMS))
     a, b = c.buffer(0), c.buffer(1)
 
     # The same layout as `layout`, with sizes in registers.
@@ -195,7 +202,7 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
         k = c.min(p["depth"], c.sub(p["k"], k0))
         a_from = c.add(c.mul(matrix, p["sa"]), c.mul(k0, p["lda"] if spec.trans_a else 1))
         b_from = c.add(c.mul(matrix, p["sb"]), c.mul(k0, 1 if spec.trans_b else p["ldb"]))
-        pack_a(m0, rows, k, c.gep(a, a_from, memory))
+        pack_a(m0, rows, k0, k, c.gep(a, a_from, memory))
         b_here = c.gep(b, b_from, memory)
         n1 = c.min(c.add(n0, p["nc"]), p["n"])
 
@@ -240,16 +247,18 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
 
         c.loop(n0, n1, columns, step=tile.width)
 
-    def pack_a(m0: Operand, rows: Operand, k: Operand, a_here: str) -> None:
+    def pack_a(m0: Operand, rows: Operand, k0: Operand, k: Operand, a_here: str) -> None:
         if spec.trans_a:
             start = c.gep(a_here, m0, memory)
             operands = (c, spec.dtype, to, tile.lanes, row, start, p["lda"], rows, k, block)
-            c.when(c.less(0, k), lambda: packing.transpose_rows(*operands))
+            computed = {"computed": lambda j, i, mask: element(c.add(k0, j), c.add(m0, i), mask)} if element else {}
+            c.when(c.less(0, k), lambda: packing.transpose_rows(*operands, **computed))
         else:
 
             def one(r: str) -> None:
                 start = c.gep(a_here, c.mul(c.add(m0, r), p["lda"]), memory)
-                packing.copy_row(c, spec.dtype, to, tile.lanes, start, k, c.gep(block, c.mul(r, row), to))
+                computed = {"computed": lambda i, mask: element(c.add(m0, r), c.add(k0, i), mask)} if element else {}
+                packing.copy_row(c, spec.dtype, to, tile.lanes, start, k, c.gep(block, c.mul(r, row), to), **computed)
 
             c.loop(0, rows, one)
 

@@ -6,6 +6,8 @@ lies beyond the operand is zero or repeats its last row, so it only reaches elem
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lezero.codegen import half
 from lezero.codegen.contraction.text import MEMORY, Code, Operand
 from lezero.codegen.values import X
@@ -30,11 +32,17 @@ def store_as(c: Code, stored: str, lanes: int, value: str, pointer: str, mask: s
     c.vector_store(MEMORY[stored], lanes, value, pointer, mask)
 
 
-def copy_row(c: Code, source: str, to: str, lanes: int, a: str, length: Operand, out: str, exact: bool = False) -> None:
-    """out[0:length] = a[0:length], and zeros up to a whole vector unless `exact`."""
+def copy_row(
+    c: Code, source: str, to: str, lanes: int, a: str, length: Operand, out: str, exact: bool = False,
+    computed: Callable[[Operand, str | None], str] | None = None,
+) -> None:  # fmt: skip
+    """out[0:length] = a[0:length], and anything up to a whole vector unless `exact`.
+
+    With `computed` what is copied are the vectors ``computed(i, mask)`` instead.
+    """
 
     def step(i: Operand, mask: str | None) -> None:
-        value = load_as(c, source, to, lanes, c.gep(a, i, MEMORY[source]), mask)
+        value = computed(i, mask) if computed else load_as(c, source, to, lanes, c.gep(a, i, MEMORY[source]), mask)
         c.vector_store(to, lanes, value, c.gep(out, i, to), mask if exact else None)
 
     c.over_vectors(length, lanes, step)
@@ -108,18 +116,34 @@ def transpose_panel(
     k: Operand,
     columns: Operand,
     out: str,
+    computed: Callable[[Operand, Operand, str | None], str] | None = None,
 ) -> None:
     """out[i, j] = b[j * stride + i] for i < k and j < width; column numbers stop at `columns` - 1.
 
-    Writes whole vectors of k: `out` has room for k rounded up to `lanes` rows.
+    Writes whole vectors of k: `out` has room for k rounded up to `lanes` rows.  With `computed` the elements behind
+    b[j * stride + i] are the vector ``computed(j, i, mask)`` instead.
     """
     last = c.sub(columns, 1)
+    places = c.slot(to, lanes * lanes) if computed else ""
+
+    def in_turn(vector: Callable[[str], str]) -> list[str]:
+        """Vectors made by one piece of code, however long."""
+
+        def one(r: str) -> None:
+            c.vector_store(to, lanes, vector(r), c.gep(places, c.mul(r, lanes), to))
+
+        c.loop(0, lanes, one)
+        return [c.vector_load(to, lanes, c.gep(places, r * lanes, to)) for r in range(lanes)]
 
     def column_block(j: str) -> None:
-        lines = [c.gep(b, c.mul(c.min(c.add(j, r), last), stride), MEMORY[source]) for r in range(lanes)]
+        if computed is None:
+            lines = [c.gep(b, c.mul(c.min(c.add(j, r), last), stride), MEMORY[source]) for r in range(lanes)]
 
         def square(i: Operand, mask: str | None) -> None:
-            loaded = [load_as(c, source, to, lanes, c.gep(line, i, MEMORY[source]), mask) for line in lines]
+            if computed is None:
+                loaded = [load_as(c, source, to, lanes, c.gep(line, i, MEMORY[source]), mask) for line in lines]
+            else:
+                loaded = in_turn(lambda r: computed(c.min(c.add(j, r), last), i, mask))
             here = c.gep(out, c.add(c.mul(i, width), j), to)
             for r, row in enumerate(transpose(c, to, lanes, loaded)):
                 c.vector_store(to, lanes, row, c.gep(here, c.mul(r, width), to))

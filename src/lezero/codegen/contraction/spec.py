@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lezero.codegen.contraction.epilogue import Epilogue, plain
+from lezero.codegen.contraction.epilogue import Epilogue, Prologue, plain
 from lezero.codegen.launch import MOST_ELEMENTS, MOST_PRODUCTS, divided
 
 COMPUTE = {"f64": "f64", "f32": "f32", "bf16": "f32", "f16": "f32"}
@@ -41,6 +41,7 @@ class MatmulSpec:
     trans_a, trans_b : the stored matrix is the transposed one (A is k x m, B is n x k in memory).
     epilogue : None stores the product as `out_dtype` in the operand "out".
     rounded : f32 operands may be rounded to bf16, where such products are faster.
+    prologue : what A is computed from while it is packed, instead of being in memory (f32 and f64, a batch of 1).
     """
 
     dtype: str = "f32"
@@ -49,10 +50,16 @@ class MatmulSpec:
     trans_b: bool = False
     epilogue: Epilogue | None = None
     rounded: bool = False
+    prologue: Prologue | None = None
 
     @property
     def tail(self) -> Epilogue:
         return self.epilogue or plain(self.out_dtype, COMPUTE[self.dtype])
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """What the prologue loads."""
+        return self.prologue.names if self.prologue else ()
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from lezero.nn.functional.dropout import dropout
+from lezero.nn.functional.dropout import check_probability
 from lezero.ops import attention
+from lezero.runtime import random_key
 from lezero.runtime.recorder import record
 from lezero.tensor import Tensor, ones, zeros_like
 
@@ -28,6 +29,10 @@ def scaled_dot_product_attention(
     dropout_p : the share of attention weights dropped
     is_causal : query i sees keys 0 to i
     scale : 1/√features unless given
+
+    Notes
+    -----
+    Memory grows with queries and keys, not with their product: of more than 256, the scores of a part are there at a time.
     """
     if is_causal and attn_mask is not None:
         raise ValueError("scaled_dot_product_attention: is_causal and attn_mask exclude each other")
@@ -35,10 +40,12 @@ def scaled_dot_product_attention(
         raise ValueError(
             f"scaled_dot_product_attention: {int(query.shape[-3])} query heads and {int(key.shape[-3])} key heads need enable_gqa=True"
         )
-    if dropout_p == 0.0:
-        operands = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-        return record(attention.attention, operands, (is_causal, scale))
-    return dropout(attention_weights(query, key, attn_mask, is_causal, scale), dropout_p) @ _repeat_heads(value, query)
+    check_probability("scaled_dot_product_attention", dropout_p)
+    random = random_key() if dropout_p else ()
+    mask = () if attn_mask is None else (attn_mask,)
+    blocks = attention.blocks_of(query.shape[-2], key.shape[-2])
+    operands = (query, key, value, *random, *mask)
+    return record(attention.attention, operands, (is_causal, scale, blocks, float(dropout_p)))
 
 
 def attention_weights(

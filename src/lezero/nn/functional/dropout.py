@@ -10,7 +10,7 @@ from lezero.tensor import Tensor, ones
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """In training, zero with probability `p` and ``x / (1 - p)`` otherwise."""
-    _check("dropout", p)
+    check_probability("dropout", p)
     if not training or p == 0.0:
         return input
     return record(_dropout, (input, *random_key()), (float(p),))
@@ -27,7 +27,7 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 
 
 def _channels(name: str, x: Tensor, p: float, training: bool, ndims: tuple[int, int]) -> Tensor:
-    _check(name, p)
+    check_probability(name, p)
     if x.ndim not in ndims:
         raise ValueError(
             f"{name}: an input of {ndims[1]} dimensions (or {ndims[0]}, without a batch) is needed, got shape {tuple(x.shape)}"
@@ -42,7 +42,7 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
     """Dropout that keeps mean and variance behind SELU (Klambauer et al. 2017)."""
     from lezero.tensor import rand, where
 
-    _check("alpha_dropout", p)
+    check_probability("alpha_dropout", p)
     if not training or p == 0.0:
         return input
     negative = -1.7580993408473766  # -scale · alpha of SELU
@@ -51,6 +51,6 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
     return where(kept, input, negative) * a - a * p * negative
 
 
-def _check(name: str, p: float) -> None:
+def check_probability(name: str, p: float) -> None:
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"{name}: p is a probability between 0 and 1, got {p}")
