@@ -107,12 +107,8 @@ class Grouping:
         self._sizes: dict[Node, int] = {}
         self._variables: dict[tuple, Var] = {}
         self._accesses: dict[tuple, tuple[tuple[Ix, ...], list[Access]]] = {}
-        self._sunk: set[Node] = set()
-        for value, chain in ({} if self._off & {"fuse", "packed"} else packed(order, self.users, outputs)).items():
-            self._sunk |= chain
-            products = [n for n in order if n.op.name == "dot" and reshaped_from(n.inputs[0]) is value]
-            if not all(self._packs(n.inputs[0]) for n in products):
-                self._sunk -= chain
+        self._sunk = self._packed(order)
+        self._accesses.clear()  # those found with less that is computed where it is used
         self._in_memory -= self._sunk
         if not self._off & {"fuse", "see_through"}:
             self._sunk |= {n for n in order if n not in self._sunk and self._cheaper_again(n)}
@@ -141,6 +137,19 @@ class Grouping:
         if node in self._in_memory or (node.op.kind == "view" and node in self.outputs):
             return False
         return self._inline_size(node) <= MAX_INLINE
+
+    def _packed(self, order: Sequence[Node]) -> set[Node]:
+        """What products compute of their first operands as they pack them."""
+        if self._off & {"fuse", "packed"}:
+            return set()
+        found: set[Node] = set()
+        little = {n for n in order if self._from_little(n)}
+        for value, chain in packed(order, self.users, self.outputs).items():
+            self._inlined = little | found | chain
+            products = (n for n in order if n.op.name == "dot" and reshaped_from(n.inputs[0]) is value)
+            if all(self._packs(n.inputs[0]) for n in products):
+                found |= chain
+        return found
 
     def _packs(self, matrix: Node) -> bool:
         """Whether what a matrix is computed from lies in memory as the matrix does, or is one number for a row or column."""
