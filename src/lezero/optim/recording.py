@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from lezero.graph.dtype import DType, float32, float64
-from lezero.nn.parameter import constant_tensor, new_buffer
+from lezero.nn.parameter import constant_tensor
 from lezero.ops.base import REGISTRY
 from lezero.runtime import scalar_input
 from lezero.runtime.recorder import STATE, assign, record
-from lezero.tensor import Tensor
+from lezero.tensor import Tensor, make_parameter
+from lezero.tensor.creation import _from_array, memory_for
 
 _ADD, _WHERE = REGISTRY["add"], REGISTRY["where"]
 
@@ -33,7 +34,9 @@ def hyper(group: dict[str, Any], key: str, index: int | None = None) -> Tensor:
 
 def zeros_for(p: Tensor) -> Tensor:
     """State of a parameter's shape and dtype; realised, so that the first step has the structure of all others."""
-    return new_buffer(*(int(d) for d in p.shape), dtype=p.dtype)
+    made = memory_for(tuple(map(int, p.shape)), p.dtype)
+    made.fill(0)
+    return make_parameter(Tensor, _from_array(made), False)
 
 
 def zero_step(dtype: DType = float32) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import reprlib
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,16 +79,21 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
 
 
 SMALL = 4096
-"""Bytes up to which a copy lies in NumPy's memory: there it is made sooner, and what it takes does not show."""
+"""Bytes up to which values lie in NumPy's memory: there it is made sooner, and what it takes does not show."""
 
 
 def _copied(array: np.ndarray) -> np.ndarray:
-    """The same elements, row-major, in memory of the backend in use, which counts it."""
-    if array.nbytes <= SMALL:
-        return np.array(array, copy=True, order="C")
-    made = registry.current().empty(array.shape, as_dtype(array.dtype)).array
+    """The same elements, row-major."""
+    made = memory_for(array.shape, as_dtype(array.dtype))
     made[...] = array
     return made
+
+
+def memory_for(shape: tuple[int, ...], dtype: dt.DType) -> np.ndarray:
+    """An array, not filled in, in memory of the backend in use, which counts it."""
+    if prod(shape) * dtype.itemsize <= SMALL:
+        return np.empty(shape, dtype.numpy)
+    return registry.current().empty(shape, dtype).array
 
 
 as_tensor = tensor
