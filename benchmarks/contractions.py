@@ -2,7 +2,8 @@
 
     python benchmarks/contractions.py [--threads 1 2] [--only NAME] [--rounds 9] [--dtype f32] [--planar]
 
-With --dtype bf16: operands and results of bf16, against PyTorch's bf16 and against our own f32.
+With --dtype bf16: operands and results of bf16, against PyTorch's bf16 and against our own f32.  Convolutions that are computed
+by minimal filtering are compared with the direct way as well.
 
 With --planar: convolutions of few channels on planar activations, against PyTorch's on the same memory and against our
 own channels-last kernels (which would need transposed activations on top).  Otherwise both sides run on the same memory, channels-last for convolutions, and both pack what they must inside the timed part.
@@ -118,9 +119,18 @@ def matmul_case(name: str, threads: int, dtype: str = "f32") -> Case:
     return lambda: torch.matmul(a, b, out=theirs), run, lambda: _error(ours, theirs)
 
 
-def conv_case(name: str, direction: str, threads: int, dtype: str = "f32") -> Case:
+def conv_case(name: str, direction: str, threads: int, dtype: str = "f32", minimal: bool = True) -> Case:
     c, o, kernel, stride, pad, groups, size = CONVS[name]
-    spec = ConvSpec((c, o), (kernel, kernel), (stride, stride), (pad,) * 4, groups=groups, dtype=dtype, out_dtype=dtype)
+    spec = ConvSpec(
+        (c, o),
+        (kernel, kernel),
+        (stride, stride),
+        (pad,) * 4,
+        groups=groups,
+        dtype=dtype,
+        out_dtype=dtype,
+        minimal=minimal,
+    )
     out = (size + 2 * pad - kernel) // stride + 1
     last = torch.channels_last
     x = torch.randn(BATCH, c, size, size).to(memory_format=last)
@@ -263,6 +273,9 @@ def main() -> None:
             own = ""
             if options.dtype != "f32":
                 own = f"   to f32 {compare(case(kind, name, threads, 'f32')[1], ours, options.rounds)[0]:5.2f}"
+            elif kind != "matmul" and CONVS[name][2:4] == (3, 1) and CONVS[name][5] == 1:
+                direct = conv_case(name, kind, threads, minimal=False)[1]
+                own = f"   to direct {compare(direct, ours, options.rounds)[0]:5.2f}"
             print(
                 f"{threads} thread  {kind:8} {name:18} ratio {ratio:5.2f}{own}   {work(name) / seconds / 1e9:6.1f} GFLOP/s"
                 f"   difference {error():.0e}",
