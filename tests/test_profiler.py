@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import lezero as lz
-from lezero.nn import functional as F
+import lezero.nn.functional as F
+from lezero.backends.cpu.detect import detect
 from lezero.profiler import Event, Limits, Row
 
 pytestmark = pytest.mark.skipif(lz.device.get_backend() != "cpu", reason="times the cpu backend's kernels")
@@ -104,6 +105,20 @@ def test_the_distance_from_the_limit_is_the_least_time_over_the_time_taken():
     assert row.gigabytes_per_second == pytest.approx(0.005001 / 0.003)
 
 
+def test_the_limit_of_a_product_is_that_of_how_it_multiplies():
+    machine = Limits(flops_per_second=100e9, bytes_per_second=10e9, pairs_per_second=200e9)
+    assert machine.seconds(100e6, 0) == pytest.approx(1e-3)
+    assert machine.seconds(100e6, 0, "pairs") == pytest.approx(0.5e-3)
+    assert machine.seconds(100e6, 0, "filtered") == pytest.approx(1e-3 * 16 / 36)
+    x, w, small = arrays((2, 32, 16, 16), (32, 32, 3, 3), (32, 32, 1, 1))
+    with lz.no_grad():
+        assert "filtered" in {e.products for e in profiled(lambda: F.conv2d(x, w, padding=1)).events}
+        assert {e.products for e in profiled(lambda: F.conv2d(x, small)).events} == {"plain"}
+        low = [t.to(lz.bfloat16).realize() for t in (x, small)]
+        found = {e.products for e in profiled(lambda: F.conv2d(*low)).events}
+    assert ("pairs" in found) == detect().bf16_dot
+
+
 def test_rows_add_up_to_the_line_for_all_and_limits_are_measured_once():
     a, b = arrays((64, 64), (64, 64))
     with lz.profiler.profile() as p:
@@ -119,7 +134,11 @@ def test_rows_add_up_to_the_line_for_all_and_limits_are_measured_once():
     assert header.split()[:4] == ["kernel", "calls", "ms", "share"]
     machine = lz.profiler.limits()
     assert lz.profiler.limits() is machine
-    assert 1e9 < machine.flops_per_second < 1e15 and 1e8 < machine.bytes_per_second < 1e13
+    assert (
+        1e9 < machine.flops_per_second < 1e15
+        and 1e8 < machine.pairs_per_second < 1e15
+        and 1e8 < machine.bytes_per_second < 1e13
+    )
 
 
 def test_kernels_that_run_at_once_have_tracks_of_their_own():

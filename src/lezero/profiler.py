@@ -22,7 +22,7 @@ import numpy as np
 
 from lezero.backends import cpu
 from lezero.backends.cpu.pool import get_num_threads
-from lezero.graph.dtype import float32
+from lezero.graph.dtype import DType, bfloat16, float32
 from lezero.graph.node import Graph
 from lezero.hal import registry
 from lezero.hal.buffer import Buffer
@@ -30,24 +30,34 @@ from lezero.misspelt import suggest_names
 from lezero.ops.base import REGISTRY
 from lezero.ops.expr import Expr, apply, leaf
 from lezero.runtime.run import run_now
+from lezero.schedule.work import products
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the machine does at most with the threads in use: float32 operations, and bytes read and written, a second."""
+    """What the machine does at most with the threads in use, a second: float32 operations, bytes read and written, and
+    operations of bfloat16 products."""
 
     flops_per_second: float
     bytes_per_second: float
+    pairs_per_second: float = float("nan")
 
-    def seconds(self, flops: float, moved_bytes: float) -> float:
+    def computing(self, flops: float, products: str = "plain") -> float:
+        """The least time for so many operations; `products` as ``schedule.work.products`` says."""
+        if products == "pairs":
+            return flops / self.pairs_per_second
+        return flops * (16 / 36 if products == "filtered" else 1) / self.flops_per_second
+
+    def seconds(self, flops: float, moved_bytes: float, products: str = "plain") -> float:
         """The least time for so many operations and bytes that go through memory, if each hides behind the other."""
-        return max(flops / self.flops_per_second, moved_bytes / self.bytes_per_second)
+        return max(self.computing(flops, products), moved_bytes / self.bytes_per_second)
 
 
 def limits() -> Limits:
     """Measured limits, for the number of threads in use: the best of several runs, taken once in a process (half a second).
 
-    Operations: a product of two 1024 x 1024 float32 matrices.  Bytes: an array of 128 MiB negated into another.
+    Operations: a product of two 1024 x 1024 matrices, of float32 and of bfloat16.  Bytes: an array of 128 MiB negated into
+    another.
     Kernels whose data is in a cache can be above the second.
     """
     return _limits(get_num_threads())
@@ -56,16 +66,19 @@ def limits() -> Limits:
 @lru_cache(maxsize=8)
 def _limits(threads: int) -> Limits:
     n = 1024
-    product = _fastest(lambda a, b: apply(REGISTRY["dot"], (a, b), (False, False)), [(n, n), (n, n)])
+
+    def product(dtype: DType) -> float:
+        return _fastest(lambda a, b: apply(REGISTRY["dot"], (a, b), (False, False)), [(n, n), (n, n)], dtype)
+
     size = 1 << 25
-    copy = _fastest(lambda a: apply(REGISTRY["neg"], (a,), ()), [(size,)])
-    return Limits(2 * n**3 / product, 2 * 4 * size / copy)
+    copy = _fastest(lambda a: apply(REGISTRY["neg"], (a,), ()), [(size,)], float32)
+    return Limits(2 * n**3 / product(float32), 2 * 4 * size / copy, 2 * n**3 / product(bfloat16))
 
 
-def _fastest(function: Callable[..., Expr], shapes: Sequence[tuple[int, ...]], times: int = 12) -> float:
-    """Seconds that a function of float32 arrays takes, the least of several times."""
-    leaves = [leaf(s, float32) for s in shapes]
-    inputs = [Buffer(np.ones(s, np.float32)) for s in shapes]
+def _fastest(function: Callable[..., Expr], shapes: Sequence[tuple[int, ...]], dtype: DType, times: int = 12) -> float:
+    """Seconds that a function of arrays takes, the least of several times."""
+    leaves = [leaf(s, dtype) for s in shapes]
+    inputs = [Buffer(np.ones(s, dtype.numpy)) for s in shapes]
     graph = Graph(tuple(x.node for x in leaves), (function(*leaves).node,))
     program = cpu.CpuBackend().compile(graph, frozenset(), inputs)
     into = dict(enumerate(program.run(inputs, ())))  # with pages that are there from the second time on
@@ -83,6 +96,7 @@ class Event:
 
     flops : floating-point operations, a multiply-add being two, any other one for each element
     moved_bytes : of its operands and results, each once
+    products : how it multiplies, see ``schedule.work.products``
     """
 
     name: str
@@ -92,6 +106,7 @@ class Event:
     moved_bytes: int
     run: int
     flops: float = 0.0
+    products: str = "plain"
 
     @property
     def seconds(self) -> float:
@@ -138,7 +153,7 @@ class Row:
 
     def of_limit(self, limits: Limits) -> float:
         """The least time the machine could need, call by call, over the time it took; above 1 where data is in a cache."""
-        least = sum(limits.seconds(e.flops, e.moved_bytes) for e in self.events)
+        least = sum(limits.seconds(e.flops, e.moved_bytes, e.products) for e in self.events)
         return least / self.seconds if self.seconds else 0.0
 
 
@@ -185,7 +200,8 @@ class profile:
             self._flops[id(instance)] = instance, schedule.flops(instance)
         for record, t, flops in zip(instance.records, times, self._flops[id(instance)][1]):
             if t.end:
-                self.events.append(Event(t.label, t.start, t.end, t.busy, record.moved_bytes, self._runs, flops))
+                kind = products(record.source)
+                self.events.append(Event(t.label, t.start, t.end, t.busy, record.moved_bytes, self._runs, flops, kind))
 
     @property
     def runs(self) -> int:
@@ -226,6 +242,7 @@ class profile:
             f"{self.runs} runs; kernels {1e3 * self.kernel_seconds:.3f} ms of {1e3 * self.wall_seconds:.3f} ms; "
             "the rest is recording, planning, compiling and Python",
             f"limits measured here: {machine.flops_per_second / 1e9:.0f} GFLOP/s (a float32 product of 1024 x 1024 matrices), "
+            f"{machine.pairs_per_second / 1e9:.0f} (a bfloat16 one), "
             f"{machine.bytes_per_second / 1e9:.1f} GB/s (an array of 128 MiB read and written; the caches give more)",
         ]
         return "\n".join(lines)
@@ -264,7 +281,7 @@ def _facts(e: Event, machine: Limits) -> dict[str, Any]:
     return {
         "run": e.run, "busy_us": e.busy / 1e3, "threads": e.busy / 1e9 / seconds, "bytes": e.moved_bytes, "flop": e.flops,
         "GFLOP/s": e.flops / seconds / 1e9, "GB/s": e.moved_bytes / seconds / 1e9,
-        "of limit": machine.seconds(e.flops, e.moved_bytes) / seconds,
+        "of limit": machine.seconds(e.flops, e.moved_bytes, e.products) / seconds,
     }  # fmt: skip
 
 
@@ -284,7 +301,9 @@ def _rest(rows: Sequence[Row]) -> list[Row]:
 
 
 def _numbers(r: Row, total: float, machine: Limits) -> str:
-    computing = r.flops / machine.flops_per_second >= r.moved_bytes / machine.bytes_per_second
+    computing = (
+        sum(machine.computing(e.flops, e.products) for e in r.events) >= r.moved_bytes / machine.bytes_per_second
+    )
     return (
         f"{r.calls:>6} {1e3 * r.seconds:>10.3f} {100 * r.seconds / total:>5.1f}% {1e6 * r.seconds / (r.calls or 1):>9.1f} "
         f"{r.gigaflops_per_second:>8.2f} {r.gigabytes_per_second:>7.2f} {r.busy_seconds / (r.seconds or 1):>7.2f} "

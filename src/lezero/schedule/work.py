@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from lezero.codegen.launch import Launch
+from lezero.codegen.launch import KernelSource, Launch
 from lezero.graph.node import Node
 from lezero.ops.scan import Scan
 from lezero.schedule.lower import number
@@ -47,6 +47,13 @@ def _products(node: Node, elements, bindings: Sequence[int]) -> int:
         return elements(w) * prod(number(d, bindings) for d in node.shape[1:])
     pixels = node if node.op.name == "conv2d" else x
     return elements(pixels) * prod(number(d, bindings) for d in w.shape[1:])
+
+
+def products(source: KernelSource) -> str:
+    """How a kernel multiplies: "plain", "pairs" of bf16, or "filtered", with 16 products for the 36 that are counted."""
+    if source.name.startswith("winograd"):
+        return "filtered"
+    return "pairs" if "pairs=True" in source.key else "plain"
 
 
 def multiplies(launch: Launch) -> bool:
