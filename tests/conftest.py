@@ -11,6 +11,7 @@ LEZERO_TEST_CACHE : folder for compiled kernels (default: inside pytest's own ca
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ settings.load_profile("lezero")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, which children inherit
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "LEZERO_CACHE_DIR" in os.environ:
         return
     chosen = os.environ.get("LEZERO_TEST_CACHE")
