@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch.utils.checkpoint
 
 import lezero as lz
 import lezero.nn.functional as F
@@ -164,6 +163,9 @@ def test_under_autocast(form):
 
 
 def test_like_pytorchs():
+    torch = pytest.importorskip("torch")
+    from torch.utils.checkpoint import checkpoint
+
     r = np.random.default_rng(0)
     w, x = (r.normal(size=shape) for shape in ((4, 4), (3, 4)))
 
@@ -173,7 +175,7 @@ def test_like_pytorchs():
         (y * y).sum().backward()
         return [y.detach().numpy(), ws.grad.numpy(), xs.grad.numpy()]
 
-    assert_alike(grads(lz, lz.checkpoint), grads(torch, torch.utils.checkpoint.checkpoint))
+    assert_alike(grads(lz, lz.checkpoint), grads(torch, checkpoint))
 
 
 @pytest.mark.parametrize("read", [False, True])
@@ -301,3 +303,71 @@ def test_models_keep_only_the_inputs_of_their_layers(make, monkeypatch):
     assert added_peak(step) <= 0.6 * plain_peak
     net.gradient_checkpointing_disable()
     assert not net.is_gradient_checkpointing
+
+
+# -- what is read later is what is there, however often it was put off ---------------------------------------------------
+
+
+def gradients_of(function, given, parameters, checkpointed):
+    for p in parameters:
+        p.grad = None
+    y = lz.checkpoint(function, given()) if checkpointed else function(given())
+    y.square().sum().backward()
+    return [p.grad.numpy().copy() for p in parameters]
+
+
+def drawn(*shapes):
+    r = np.random.default_rng(0)
+    return [lz.tensor(r.normal(size=s) * 0.3).requires_grad_(True) for s in shapes]
+
+
+@pytest.mark.parametrize(
+    "read", [F.embedding, lambda i, e: lz.gather(e, 0, i.reshape(-1, 1).expand(-1, 8)), lambda i, e: lz.index_select(e, 0, i.flatten())]
+)  # fmt: skip
+def test_a_table_that_is_read_by_indices_inside_a_region(read):
+    (table,) = drawn((50, 8))
+    indices = lz.tensor(np.random.default_rng(1).integers(0, 50, (2, 40)))
+    kept, again = (gradients_of(lambda i: read(i, table), lambda: indices, [table], on) for on in (False, True))
+    np.testing.assert_array_equal(*kept, *again)
+
+
+@pytest.mark.parametrize(
+    "choose", [lambda x: lz.sort(x, 1)[0], lambda x: lz.topk(x, 3, 1)[0], lambda x: lz.cummax(x, 1)[0]]
+)
+def test_a_computed_value_that_is_sorted_inside_a_region(choose):
+    (w,) = drawn((6, 7))
+    x = lz.tensor(np.random.default_rng(1).normal(size=(5, 6)))
+    kept, again = (gradients_of(lambda h: choose(h.tanh()), lambda: x @ w, [w], on) for on in (False, True))
+    np.testing.assert_allclose(*kept, *again, rtol=1e-12)
+
+
+def test_a_region_s_input_in_another_layout_than_its_convolution_reads():
+    first, second = drawn((16, 16, 3, 3), (7, 16, 3, 3))
+    x = lz.tensor(np.random.default_rng(1).normal(size=(3, 16, 10, 12)))
+
+    def region(h):
+        return F.conv2d(h, second, padding=1).flatten(2).transpose(1, 2).mean(1)
+
+    kept, again = (
+        gradients_of(region, lambda: F.conv2d(x, first, padding=1), [first, second], on) for on in (False, True)
+    )
+    for a, b in zip(kept, again, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-12)
+
+
+def test_a_region_whose_values_are_computed_again_twice(monkeypatch):
+    for name in ("LEAST_TOTAL", "LEAST_BYTES", "LEAST_GAP"):
+        monkeypatch.setattr(recompute, name, 0)
+    w0, w1, w2 = drawn((16, 7, 3, 3), (16, 16, 3, 3), (16, 16, 3, 3))
+    x = lz.tensor(np.random.default_rng(1).normal(size=(9, 7, 16, 16)))
+
+    def norm(x):
+        return F.batch_norm(x, None, None, training=True)
+
+    def region(x):
+        x = F.conv2d(x, w0, stride=2, padding=3)
+        return F.relu(x + norm(F.conv2d(F.relu(norm(F.conv2d(x, w1, padding=1))), w2, padding=1))).mean((2, 3))
+
+    kept, again = (gradients_of(region, lambda: x * 1, [w0, w1, w2], on) for on in (False, True))
+    for a, b in zip(kept, again, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-10, atol=1e-12)

@@ -12,7 +12,7 @@ import lezero.nn.functional as F
 from lezero import nn, optim
 from lezero.hal import registry
 from lezero.runtime import residuals, run
-from lezero.schedule import recompute
+from lezero.schedule import recompute, schedule
 from lezero.schedule.budget import parse_bytes
 from lezero.schedule.memory import Interval, Space, lend
 from test_checkpoint import added_peak
@@ -323,3 +323,48 @@ def test_reading_the_loss_before_backward_keeps_little_more(make, most, monkeypa
     run._plans.clear()
     declared = peak(True)
     assert chosen <= most * plain < declared
+
+
+def test_results_are_the_same_under_the_least_limit():
+    r = np.random.default_rng(0)
+    weights = [lz.tensor(r.normal(size=(32, 32, 3, 3)) * 0.06).requires_grad_(True) for _ in range(4)]
+    x = lz.tensor(r.normal(size=(5, 32, 16, 18)))
+
+    def step(x):
+        for w in weights:
+            w.grad = None
+        for w in weights:
+            x = F.relu(F.batch_norm(F.conv2d(x, w, padding=1), None, None, training=True)) + x
+        loss = x.square().mean()
+        loss.backward()
+        return loss
+
+    def results(function):
+        return [function(x).item(), *(w.grad.numpy().copy() for w in weights)]
+
+    expected = results(step)
+    with pytest.raises(lz.MemoryLimitError) as caught:
+        lz.jit(step, memory_limit="1KiB")(x)
+    for ours, theirs in zip(results(lz.jit(step, memory_limit=caught.value.least)), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_memory_is_not_lent_while_a_kernel_beside_uses_it(monkeypatch):
+    monkeypatch.setattr(schedule, "LEAST_LENT", 0)
+    r = np.random.default_rng(0)
+    kernel, weight = (lz.tensor(r.normal(size=s)).requires_grad_(True) for s in ((32, 32, 3, 3), (24, 16)))
+    seen = []
+    for zeroed in (False, True):
+        r = np.random.default_rng(1)
+        for k in range(2):
+            for p in (kernel, weight):
+                if k and zeroed:
+                    p.grad.zero_()
+                else:
+                    p.grad = None
+            for _ in range(3):
+                images, x = lz.tensor(r.normal(size=(2, 32, 12, 9))), lz.tensor(r.normal(size=(2, 16)))
+                (F.conv2d(images, kernel, padding=1).square().mean() + (x @ weight.t()).square().mean()).backward()
+            seen += [kernel.grad.numpy().copy(), weight.grad.numpy().copy()]
+    for a, b in zip(seen[:4], seen[4:], strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-10)

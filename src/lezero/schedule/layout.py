@@ -81,6 +81,9 @@ def infer_orders(graph: Graph, leaves: dict[Node, Order]) -> dict[Node, Order]:
     orders: dict[Node, Order] = {}
     follows = "layout" not in switched_off()
     for node in graph.nodes():
+        if node.op.name == "later":  # the same memory
+            orders[node] = orders[node.inputs[0]]
+            continue
         orders[node] = leaves.get(node) or (
             _order(node, orders) if follows or node.op.kind == "contraction" else row_major(node.ndim)
         )
@@ -153,7 +156,9 @@ def _steps(view: Node, order: Order) -> list[int] | None:
 
 def now(x: Node) -> Node:
     """The value that is there, of one that is read later (``ops.shaping.later``)."""
-    return x.inputs[0] if x.op.name == "later" else x
+    while x.op.name == "later":
+        x = x.inputs[0]
+    return x
 
 
 class Seen:

@@ -146,9 +146,12 @@ class Schedule:
             return size
 
         planned: dict[int, list[tuple]] = {}
+        at = 0
         for entry, steps in enumerate(self.steps):
             for launches in _aligned([self._launches(s, bindings, planned) for s in steps]):
-                at, before = len(raw), moved
+                if entry not in self.beside:  # the others run at the same time as the one before
+                    at = len(raw)
+                before = moved
                 sets = []
                 for step, (operands, offsets, params, tasks, workspaces) in zip(steps, [x[1:] for x in launches]):
                     for name in operands:

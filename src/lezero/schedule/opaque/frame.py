@@ -9,6 +9,7 @@ from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.ops.creation import compute_code
 from lezero.schedule.index import Params
+from lezero.schedule.layout import now
 from lezero.schedule.lower import Lowered
 
 
@@ -24,6 +25,8 @@ class Frame:
 
     def buffer(self, operand: Any, type: str) -> int:
         """The number of a buffer: a node, or a ("work", …) tuple."""
+        if isinstance(operand, Node):
+            operand = now(operand)
         if operand not in self.operands:
             self.operands.append(operand)
             self.types.append(type)
