@@ -12,7 +12,7 @@ import lezero.nn.functional as F
 from lezero import nn, optim
 from lezero.hal import registry
 from lezero.runtime import residuals, run
-from lezero.schedule import recompute, schedule
+from lezero.schedule import recompute
 from lezero.schedule.budget import parse_bytes
 from lezero.schedule.memory import Interval, Space, lend
 from test_checkpoint import added_peak
