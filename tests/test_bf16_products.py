@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -123,6 +125,29 @@ def test_convolutions_and_both_gradients_are_exact(target: Target, name: str):
         out = poison(wanted.shape, "f32")
         run(make(spec, n, h, w, 2, target), {**arrays, result: out}, target, 2)
         np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("channels", [(16, 64), (64, 33), (32, 16)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_results_in_half_precision_are_those_in_f32_rounded(target: Target, channels: tuple[int, int], stride: int):
+    """Whole tiles, ragged ones and pixels apart; infinities, NaN, ties and numbers too large among the results."""
+    rng = np.random.default_rng(5)
+    for dtype, largest in (("bf16", 3.3895e38), ("f16", 65504)):
+        x = rng.standard_normal((2, 9, 10, channels[0])).astype(NUMPY[dtype])
+        x[0, 0, 0, 0], x[0, 4, 4, 1], x[1, 2, 2, 2], x[1, 6, 6, 3] = np.inf, -np.inf, np.nan, largest
+        weight = rng.integers(-8, 9, (channels[1], channels[0], 1, 1)).astype(NUMPY[dtype])
+        spec = ConvSpec(channels, (1, 1), (stride, stride), dtype=dtype, out_dtype=dtype)
+        dy = rng.standard_normal((2, *spec.out_size(9, 10), channels[1])).astype(NUMPY[dtype])
+        for make, arrays, name, shape in (
+            (plan_conv_forward, {"x": x, "w": weight}, "out", dy.shape),
+            (plan_conv_input_grad, {"dy": dy, "w": weight}, "dx", x.shape),
+        ):
+            results = {out: poison(shape, out) for out in (dtype, "f32")}
+            for out, result in results.items():
+                run(make(replace(spec, out_dtype=out), 2, 9, 10, 2, target), {**arrays, name: result}, target, 2)
+            with np.errstate(over="ignore"):
+                rounded = results["f32"].astype(NUMPY[dtype]).astype(np.float32)
+                np.testing.assert_array_equal(results[dtype].astype(np.float32), rounded)
 
 
 def test_a_tap_does_not_take_what_lies_behind_its_run(target: Target):
