@@ -47,13 +47,16 @@ def test_sums_and_squared_distances_are_those_of_the_result(target, channels, ke
         assert np.abs(squares - gaps).max() <= 8 * unit * np.square(flat).sum(0).max()
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize(("size", "filtered"), [((14, 16), True), ((13, 16), False), ((16, 15), False)])
-def test_minimal_filtering_gives_them_for_images_of_whole_patches(target, size, filtered):
+def test_minimal_filtering_gives_them_for_images_of_whole_patches(target, size, filtered, dtype):
     rng = np.random.default_rng(4)
-    spec = ConvSpec((32, 40), (3, 3), padding=(1,) * 4, statistics=True, minimal=True)
+    spec = ConvSpec((32, 40), (3, 3), padding=(1,) * 4, dtype=dtype, out_dtype=dtype, statistics=True, minimal=True)
     plan = plan_conv_forward(spec, 5, *size, 2, target)
+    filtered = filtered and (dtype == "f32" or target.bf16_dot)
     assert any(launch.source.name == "winograd" for launch in plan.launches) == filtered
-    x, weight = draw(rng, (5, *size, 32), "f32") + 3, draw(rng, (40, 32, 3, 3), "f32")
+    x, weight = draw(rng, (5, *size, 32), dtype), draw(rng, (40, 32, 3, 3), dtype)
+    x += x.dtype.type(3)
     y, sums, squares = statistics(spec, x, weight, target, 2)
     flat = y.reshape(-1, 40).astype(np.float64)
     np.testing.assert_allclose(sums, flat.sum(0), atol=1e-6 * np.abs(flat).sum(0).max())

@@ -100,7 +100,7 @@ def plan_conv_forward(
         return planar.plan_forward(spec, n, h, w, threads, target, epilogue_params)
     if spec.depthwise:
         return depthwise.plan_forward(spec, n, h, w, threads, target, epilogue_params)
-    if winograd.suits(spec, n, oh, ow):
+    if winograd.suits(spec, n, oh, ow, target):
         return winograd.plan_forward(spec, n, h, w, threads, target, epilogue_params)
     (ci, co), (kh, kw), (dy, dx) = spec.per_group, spec.kernel, spec.dilation
     top, left, bottom, right = spec.padding
@@ -160,7 +160,7 @@ def plan_conv_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, t
         return planar.plan_input_grad(spec, n, h, w, threads, target)
     if spec.depthwise:
         return depthwise.plan_input_grad(spec, n, h, w, threads, target)
-    if winograd.suits(spec, n, h, w):
+    if winograd.suits(spec, n, h, w, target):
         return winograd.plan_input_grad(spec, n, h, w, threads, target)
     (ci, co), (kh, kw) = spec.per_group, spec.kernel
     paired = pairs.supported(spec.dtype, target) and co % 2 == 0
