@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -123,6 +125,64 @@ def test_convolutions_and_both_gradients_are_exact(target: Target, name: str):
         out = poison(wanted.shape, "f32")
         run(make(spec, n, h, w, 2, target), {**arrays, result: out}, target, 2)
         np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("size", [(8, 10), (14, 16)])
+@pytest.mark.parametrize("channels", [(32, 64), (64, 40), (48, 70)])
+def test_minimal_filtering_is_exact_where_its_sums_have_few_digits(
+    target: Target, size: tuple[int, int], channels: tuple[int, int]
+):
+    """Patches and weights of small integers are still numbers of bf16 when they are transformed; others are rounded once."""
+    rng = np.random.default_rng(6)
+    spec = ConvSpec(channels, (3, 3), (1, 1), (1, 1, 1, 1), dtype="bf16", out_dtype="f32", minimal=True)
+    shapes = (5, *size, channels[0]), (*channels[::-1], 3, 3), (5, *size, channels[1])
+    for make, names, result in (
+        (plan_conv_forward, ("x", "w"), "out"),
+        (plan_conv_input_grad, ("dy", "w"), "dx"),
+        (plan_conv_weight_grad, ("x", "dy"), "dw"),
+    ):
+        plan = make(spec, 5, *size, 2, target)
+        assert any(x.source.name.startswith("winograd") for x in plan.launches) == target.bf16_dot
+        for exact in (True, False):
+            draw = (lambda s: integers(rng, s)) if exact else (lambda s: rng.standard_normal(s).astype(NUMPY["bf16"]))
+            arrays = dict(zip(("x", "w", "dy"), map(draw, shapes)))
+            results = {}
+            for minimal in (False, True):
+                out = results[minimal] = poison(shapes[("dx", "dw", "out").index(result)], "f32")
+                made = make(replace(spec, minimal=minimal), 5, *size, 2, target)
+                run(made, {name: arrays[name] for name in names} | {result: out}, target, 2)
+            if exact:
+                np.testing.assert_array_equal(results[True], results[False])
+            # 1.7 times what rounding both operands to eight digits does, which is 0.0023 for normal numbers
+            gap = np.linalg.norm(results[True] - results[False]) / np.linalg.norm(results[False])
+            assert gap <= 0.0042
+
+
+@pytest.mark.parametrize(("channels", "groups"), [((16, 64), 1), ((64, 33), 1), ((32, 16), 1), ((37, 37), 37)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_results_in_half_precision_are_those_in_f32_rounded(
+    target: Target, channels: tuple[int, int], groups: int, stride: int
+):
+    """Whole tiles, ragged ones and pixels apart; infinities, NaN, ties and numbers too large among the results."""
+    rng = np.random.default_rng(5)
+    for dtype, largest in (("bf16", 3.3895e38), ("f16", 65504)):
+        x = rng.standard_normal((2, 9, 10, channels[0])).astype(NUMPY[dtype])
+        x[0, 0, 0, 0], x[0, 4, 4, 1], x[1, 2, 2, 2], x[1, 6, 6, 3] = np.inf, -np.inf, np.nan, largest
+        kernel = (3, 3) if groups > 1 else (1, 1)
+        weight = rng.integers(-8, 9, (channels[1], channels[0] // groups, *kernel)).astype(NUMPY[dtype])
+        padding = (kernel[0] // 2,) * 4
+        spec = ConvSpec(channels, kernel, (stride, stride), padding, groups=groups, dtype=dtype, out_dtype=dtype)
+        dy = rng.standard_normal((2, *spec.out_size(9, 10), channels[1])).astype(NUMPY[dtype])
+        for make, arrays, name, shape in (
+            (plan_conv_forward, {"x": x, "w": weight}, "out", dy.shape),
+            (plan_conv_input_grad, {"dy": dy, "w": weight}, "dx", x.shape),
+        ):
+            results = {out: poison(shape, out) for out in (dtype, "f32")}
+            for out, result in results.items():
+                run(make(replace(spec, out_dtype=out), 2, 9, 10, 2, target), {**arrays, name: result}, target, 2)
+            with np.errstate(over="ignore"):
+                rounded = results["f32"].astype(NUMPY[dtype]).astype(np.float32)
+                np.testing.assert_array_equal(results[dtype].astype(np.float32), rounded)
 
 
 def test_a_tap_does_not_take_what_lies_behind_its_run(target: Target):

@@ -9,6 +9,7 @@ import lezero as lz
 from lezero.backends import cpu
 from lezero.backends.cpu.detect import detect
 from lezero.codegen.contraction import ConvSpec, plan_conv_forward
+from lezero.codegen.contraction.spec import COMPUTE
 from lezero.nn import functional as F
 from test_contractions import draw, poison, run, target
 
@@ -20,7 +21,7 @@ def statistics(spec, x, weight, target, threads):
     n, h, w, _ = x.shape
     dtype, o = spec.dtype, spec.channels[1]
     y = poison((n, *spec.out_size(h, w), o), dtype)
-    sums, squares = poison((o,), dtype), poison((o,), dtype)
+    sums, squares = (poison((o,), COMPUTE[dtype]) for _ in range(2))
     plan = plan_conv_forward(spec, n, h, w, threads, target)
     run(plan, {"x": x, "w": weight, "out": y, "sum": sums, "squares": squares}, target, threads)
     return y, sums, squares
@@ -29,7 +30,7 @@ def statistics(spec, x, weight, target, threads):
 @pytest.mark.parametrize(
     ("channels", "kernel", "stride", "groups", "dtype"),
     [((16, 40), 1, 1, 1, "f32"), ((16, 33), 3, 2, 1, "f32"), ((24, 20), 3, 1, 2, "f32"), ((3, 32), 3, 2, 1, "f32"),
-     ((17, 70), 1, 1, 1, "f64")],
+     ((17, 70), 1, 1, 1, "f64"), ((16, 64), 1, 1, 1, "bf16"), ((16, 40), 3, 2, 1, "bf16"), ((17, 33), 1, 1, 1, "f16")],
 )  # fmt: skip
 def test_sums_and_squared_distances_are_those_of_the_result(target, channels, kernel, stride, groups, dtype):
     rng = np.random.default_rng(0)
@@ -41,18 +42,21 @@ def test_sums_and_squared_distances_are_those_of_the_result(target, channels, ke
         y, sums, squares = statistics(spec, x, weight, target, 2)
         flat = y.reshape(-1, channels[1]).astype(np.float64)
         gaps = np.square(flat - flat.mean(0)).sum(0)
-        unit = np.finfo(y.dtype).eps
+        unit = np.finfo(sums.dtype).eps
         assert np.abs(sums - flat.sum(0)).max() <= 4 * unit * np.abs(flat).sum(0).max()
         assert np.abs(squares - gaps).max() <= 8 * unit * np.square(flat).sum(0).max()
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize(("size", "filtered"), [((14, 16), True), ((13, 16), False), ((16, 15), False)])
-def test_minimal_filtering_gives_them_for_images_of_whole_patches(target, size, filtered):
+def test_minimal_filtering_gives_them_for_images_of_whole_patches(target, size, filtered, dtype):
     rng = np.random.default_rng(4)
-    spec = ConvSpec((32, 40), (3, 3), padding=(1,) * 4, statistics=True, minimal=True)
+    spec = ConvSpec((32, 40), (3, 3), padding=(1,) * 4, dtype=dtype, out_dtype=dtype, statistics=True, minimal=True)
     plan = plan_conv_forward(spec, 5, *size, 2, target)
+    filtered = filtered and (dtype == "f32" or target.bf16_dot)
     assert any(launch.source.name == "winograd" for launch in plan.launches) == filtered
-    x, weight = draw(rng, (5, *size, 32), "f32") + 3, draw(rng, (40, 32, 3, 3), "f32")
+    x, weight = draw(rng, (5, *size, 32), dtype), draw(rng, (40, 32, 3, 3), dtype)
+    x += x.dtype.type(3)
     y, sums, squares = statistics(spec, x, weight, target, 2)
     flat = y.reshape(-1, 40).astype(np.float64)
     np.testing.assert_allclose(sums, flat.sum(0), atol=1e-6 * np.abs(flat).sum(0).max())
@@ -164,3 +168,22 @@ def test_they_are_right_for_another_batch_size_with_the_same_kernels(monkeypatch
         conv = np.einsum("nchw,oc->nohw", x.astype(np.float64), w[:, :, 0, 0])
         mean, var = conv.mean((0, 2, 3), keepdims=True), conv.var((0, 2, 3), keepdims=True)
         np.testing.assert_allclose(y.numpy(), (conv - mean) / np.sqrt(var + 1e-5), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [lz.bfloat16, lz.float16])
+def test_those_of_half_precision_are_of_what_is_stored(monkeypatch, dtype):
+    rng = np.random.default_rng(6)
+    x = lz.tensor(rng.standard_normal((2, 16, 21, 20)).astype(np.float32)).to(dtype)
+    w = lz.tensor(rng.standard_normal((64, 16, 1, 1)).astype(np.float32)).to(dtype)
+
+    def step():
+        z = F.conv2d(x, w)
+        wide = z.float()
+        gap = wide - wide.mean((0, 2, 3), keepdim=True)
+        return z, wide.mean((0, 2, 3)), (gap * gap).mean((0, 2, 3))
+
+    (z, mean, var), names = labels(step, monkeypatch)
+    assert taken(names)
+    stored = z.float().numpy().astype(np.float64)
+    np.testing.assert_allclose(mean.numpy(), stored.mean((0, 2, 3)), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(var.numpy(), stored.var((0, 2, 3)), rtol=2e-6)

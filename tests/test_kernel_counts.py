@@ -181,3 +181,16 @@ def test_random_numbers_do_not_follow_a_product_s_tiles(shape):
     y = (x @ w + drawn).reshape(*shape) + r
     expected = (x.numpy() @ w.numpy() + drawn.numpy()).reshape(shape) + r.numpy()
     np.testing.assert_allclose(y.numpy(), expected, atol=1e-5)
+
+
+def test_a_batch_norm_takes_two_sums_forward_and_two_back():
+    """Those of the gradient are those of its parameters' gradients: the weight is the same in every place of a channel."""
+    x, weight, bias, dy = normal(4, 8, 6, 6), normal(8), normal(8), normal(4, 8, 6, 6)
+    for t in (x, weight, bias):
+        t.requires_grad_()
+    lz.realize()
+    before = {id(p): p.runs for p in run._plans.values()}
+    F.batch_norm(x, None, None, weight, bias, training=True).backward(dy)
+    lz.realize()
+    (plan,) = [p for p in run._plans.values() if p.runs != before.get(id(p), 0)]
+    assert sum(n.op.kind == "reduce" for n in plan.program.schedule.graph.nodes()) == 4

@@ -301,6 +301,9 @@ def _fold(op: str, *args: int) -> int | None:
 
 
 def cast(x: Value, type: str) -> Value:
+    """`x` as a `type`; what was widened from half precision to f32 is what it was before."""
+    if x.op == "cast" and x.type == "f32" and type in ("f16", "bf16") and x.args[0].type == type:
+        return x.args[0]
     return x if x.type == type else Value("cast", type, (x,))
 
 

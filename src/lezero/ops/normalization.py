@@ -87,6 +87,12 @@ def _gradients(dy, x, weight, bias, **geometry):
     return tuple(grads)
 
 
+def _mean(x, axes):
+    """The mean as the sum without the axes, which then is one with that of a parameter's gradient."""
+    kept = tuple(1 if a in axes else d for a, d in enumerate(x.shape))
+    return reshape(sum(x, axes=axes, keepdim=False), shape=kept) / number_of(x, count(x, axes))
+
+
 def _rest(x, lay):
     return tuple(a for a in range(len(x.shape)) if a not in lay)
 
@@ -126,7 +132,14 @@ class normalize_grad(Composite):
 
     def decompose(dy, x, weight=None, *, axes, lay, eps, centred):
         xhat, rstd = _standardize(widen(x), axes, eps, centred)
-        g = widen(dy) if weight is None else widen(dy) * reshape(widen(weight), shape=_laid(x.shape, lay))
+        g = widen(dy)
+        if weight is not None:
+            weight = reshape(widen(weight), shape=_laid(x.shape, lay))
+            if set(axes).isdisjoint(lay):
+                # The weight is one number for each mean: without it, the sums are those of the parameters' gradients.
+                gap = g - _mean(g, axes) if centred else g
+                return narrow(rstd * weight * (gap - xhat * _mean(g * xhat, axes)), x.dtype)
+            g = g * weight
         gap = g - mean(g, axes=axes, keepdim=True) if centred else g
         return narrow(rstd * (gap - xhat * mean(g * xhat, axes=axes, keepdim=True)), x.dtype)
 

@@ -147,7 +147,7 @@ class Contracted:
         if self.sums and "squares" not in self.operands:
             last = plan.launches[-1]
             plan.launches[-1] = replace(last, operands=("w:parts", "sum", "w:squares"))
-            plan.workspaces["w:squares"] = self.spec.channels[1] * self.root.dtype.itemsize
+            plan.workspaces["w:squares"] = self.spec.channels[1] * self.sums[0].dtype.itemsize
         return plan
 
 
@@ -191,7 +191,7 @@ class _Tail(Lowering):
     def build(self) -> Epilogue:  # type: ignore[override]
         outputs = []
         for i, n in enumerate(self.stored):
-            value = ir.cast(self.value(n, self.group.index[n]), n.dtype.code)
+            value = self.rounding.narrow(self.value(n, self.group.index[n]), n.dtype.code)
             name = f"out{i}"
             self.owner.operands[name] = n
             outputs.append((name, n.dtype.code, value))

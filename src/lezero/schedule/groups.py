@@ -550,7 +550,7 @@ class Grouping:
     def _try_statistics(self, group: Group, node: Node) -> str | None:
         """Sums that batch normalisation takes of a convolution's result: its tiles give them while they are in a register."""
         total = squares_of(node)
-        of = sums_of(node) if total is None else total.inputs[0]
+        of = sums_of(node if total is None else total)
         if of is None or of is not group.nodes[0] or "statistics" in switched_off():
             return "a reduction does not follow a contraction's tiles"
         if total is not None and total not in group.nodes:

@@ -20,6 +20,7 @@ from lezero.ops.creation import compute_code
 from lezero.schedule.groups import Group, Grouping, loop_order, pieces, reshaped
 from lezero.schedule.index import Emit, Ix, Mask, Params, Var, read_key, within
 from lezero.schedule.layout import linear
+from lezero.schedule.rounding import HALF, Rounding
 
 GRAIN = 16_384
 """Elements a task should have at least; smaller kernels run on one thread."""
@@ -107,6 +108,7 @@ class Lowering:
         self.pinned: set[str] = set()
         self.rename: dict[str, Ix | None] = {}
         self.emit = Emit(self.params, self._read)
+        self.rounding = Rounding()
         self.memo: dict[Any, ir.Value] = {}
         self.readable: dict[Any, ir.Value | None] = {}  # elements of index tensors: the mask they exist behind
         self.scratched: dict[Node, tuple[int, ir.Value]] = {}
@@ -161,9 +163,7 @@ class Lowering:
 
     def _rounded(self, value: ir.Value, node: Node) -> ir.Value:
         """Half precision computes in f32; every operation's result is rounded, whatever it is fused with."""
-        if node.dtype.code in ("f16", "bf16"):
-            return ir.cast(ir.cast(value, node.dtype.code), "f32")
-        return value
+        return self.rounding.rounded(value, node.dtype.code) if node.dtype.code in HALF else value
 
     def _attrs(self, node: Node) -> dict[str, Any]:
         return {k: self._extents(v) for k, v in node.named_attrs().items()}
@@ -415,7 +415,7 @@ class Lowering:
             self.written[n] = at.key
             index = self._index(at)
             k = self.buffer(n, n.dtype.code, "w")
-            out.append(ir.Store(k, index, ir.cast(value, n.dtype.code)))
+            out.append(ir.Store(k, index, self.rounding.narrow(value, n.dtype.code)))
         return out
 
     def _reduces(self, nodes: list[Node]) -> list[ir.Stmt]:

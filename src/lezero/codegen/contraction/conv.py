@@ -19,6 +19,7 @@ from lezero.codegen.contraction import depthwise, pairs, planar, statistics, win
 from lezero.codegen.contraction.conv_weights import pack_weights
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
+from lezero.codegen.contraction.narrow import emit_narrow_tile, narrowed, round_rows
 from lezero.codegen.contraction.pack import copy_row, load_as
 from lezero.codegen.contraction.phases import phases
 from lezero.codegen.contraction.spec import (
@@ -99,7 +100,7 @@ def plan_conv_forward(
         return planar.plan_forward(spec, n, h, w, threads, target, epilogue_params)
     if spec.depthwise:
         return depthwise.plan_forward(spec, n, h, w, threads, target, epilogue_params)
-    if winograd.suits(spec, n, oh, ow):
+    if winograd.suits(spec, n, oh, ow, target):
         return winograd.plan_forward(spec, n, h, w, threads, target, epilogue_params)
     (ci, co), (kh, kw), (dy, dx) = spec.per_group, spec.kernel, spec.dilation
     top, left, bottom, right = spec.padding
@@ -159,7 +160,7 @@ def plan_conv_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, t
         return planar.plan_input_grad(spec, n, h, w, threads, target)
     if spec.depthwise:
         return depthwise.plan_input_grad(spec, n, h, w, threads, target)
-    if winograd.suits(spec, n, h, w):
+    if winograd.suits(spec, n, h, w, target):
         return winograd.plan_input_grad(spec, n, h, w, threads, target)
     (ci, co), (kh, kw) = spec.per_group, spec.kernel
     paired = pairs.supported(spec.dtype, target) and co % 2 == 0
@@ -268,13 +269,17 @@ def in_rows(tile: Tile, p: dict[str, int]) -> bool:
 
 def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool, target: Target) -> str:
     module = Module(target)
+    memory, to, height, words = MEMORY[dtype], tile.type, tile.height, entry_words(tile)
     emit_rows_tiles(module, tile)
+    narrow = narrowed(tail)
+    if narrow:
+        emit_narrow_tile(module, tile, narrow, sums)
+    at_once = bool(narrow) or stores_only(tail, to)
     c = Code(module)
     p = {name: c.param(i) for i, name in enumerate(PARAMS)}
     phase_table = c.gep("%params", len(PARAMS) + 1 + extra, "i64")
     move_table = c.gep(phase_table, c.mul(p["phases"], len(PHASE)), "i64")
     image, weights = c.buffer(0), c.buffer(1)
-    memory, to, height, words = MEMORY[dtype], tile.type, tile.height, entry_words(tile)
     rows_padded = words - 1
     epilogue = Emitter(c, tail, tile.lanes, first_buffer=2, first_param=len(PARAMS) + 1)
     found = statistics.Block(c, tile) if sums else None
@@ -303,7 +308,7 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool, target:
         pixels = c.mul(p["images"], c.mul(ph["count_y"], ph["count_x"]))
         count = c.max(c.min(p["block"], c.sub(pixels, first)), 0)
         c.when(c.less(0, count), lambda: locate(ph, first, count, c.gep(image, c.mul(group, p["group"]), memory)))
-        if stores_only(tail, to):
+        if at_once:
             c.loop(0, p["panels"], lambda panel: sweep(group, panel, count, c.rem(rest, blocks)))
             return
         c.when(
@@ -358,19 +363,22 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool, target:
 
             def direct() -> None:
                 place = c.add(c.mul(c.load("i64", c.gep(numbers, t, "i64")), channels), channel)
-                out = c.gep(epilogue.outputs[0], place, to)
-                c.emit(f"call void @rows{height}({operands}, ptr {out}, i64 {channels})")
+                out = c.gep(epilogue.outputs[0], place, MEMORY[tail.outputs[0][1]])
+                function, kept = ("narrow", ", ptr %scratch") if narrow else (f"rows{height}", "")
+                c.emit(f"call void @{function}({operands}, ptr {out}, i64 {channels}{kept})")
 
             def by_rows() -> None:
                 c.loop(0, rows, lambda r: epilogue.expect(place_of(group, c.add(t, r), col), tile.width))
                 call_tile(c, tile, "rows", rows, f"{operands}, ptr %scratch, i64 {tile.width}")
+                if narrow and found:
+                    round_rows(c, tile, narrow, "%scratch", rows)
                 c.loop(0, rows, row)
 
             def row(r: str) -> None:
                 total = c.gep("%scratch", c.mul(r, tile.width), to)
                 epilogue.row(tile, total, place_of(group, c.add(t, r), col), c.mul(c.add(group, 1), p["columns"]))
 
-            if stores_only(tail, to):
+            if at_once:
                 # Pixels in order, and whole: the tile goes straight to its place.
                 whole = c.value(
                     f"and i1 {c.less(height - 1, rows)}, {c.less(tile.width - 1, c.sub(p['columns'], col))}"
@@ -378,7 +386,9 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool, target:
                 whole = c.value(f"and i1 {whole}, {c.less(p['spread_x'], 2)}")
                 whole = c.value(f"and i1 {whole}, {c.less(p['spread_y'], 2)}")
                 c.when(whole, direct, by_rows)
-                if found:
+                if found and narrow:
+                    found.add("%scratch", tile.width, rows, t)
+                elif found:
                     out = c.gep(
                         epilogue.outputs[0],
                         c.add(c.mul(c.load("i64", c.gep(numbers, t, "i64")), channels), channel),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
+from lezero.codegen.contraction.narrow import narrowed
 from lezero.codegen.contraction.pack import load_as, store_as
 from lezero.codegen.contraction.phases import phases
 from lezero.codegen.contraction.spec import COMPUTE, PRODUCTS_PER_THREAD, ConvSpec, tasks_for_products, useful_threads
@@ -115,6 +116,8 @@ def emit(dtype: str, tail: Epilogue, window: Window, extra: int, target: Target)
     lanes = target.lanes(TYPES[COMPUTE[dtype]])
     vector = f"<{lanes} x {to}>"
     epilogue = Emitter(c, tail, lanes, first_buffer=2, first_param=len(PARAMS))
+    stored = tail.outputs[0][1]
+    at_once = stores_only(tail, to) or narrowed(tail) is not None
 
     padded = c.round_up(p["channels"], lanes)
     results = "%scratch"
@@ -153,11 +156,11 @@ def emit(dtype: str, tail: Epilogue, window: Window, extra: int, target: Target)
             return c.add(out_row, c.add(p["first_x"], c.mul(x, p["spread_x"])))
 
         def finish(x: Operand, ch: Operand, mask: str | None, totals: list[str]) -> None:
-            if stores_only(tail, to):
-                out = c.gep(epilogue.outputs[0], c.add(c.mul(number(x), p["channels"]), ch), to)
+            if at_once:
+                out = c.gep(epilogue.outputs[0], c.add(c.mul(number(x), p["channels"]), ch), MEMORY[stored])
                 for j, total in enumerate(totals):
                     away = c.mul(c.mul(p["spread_x"], p["channels"]), j)
-                    c.vector_store(to, lanes, total, c.gep(out, away, to), mask)
+                    store_as(c, stored, lanes, total, c.gep(out, away, MEMORY[stored]), mask)
                 return
             for j, total in enumerate(totals):
                 c.store(vector, total, c.gep(results, j * lanes, to), align=8)
@@ -179,7 +182,7 @@ def emit(dtype: str, tail: Epilogue, window: Window, extra: int, target: Target)
                 following = c.mul(c.add(c.mul(c.add(x, 2 * block), window.step), p["move_x"]), strides[-1])
                 for j in range(block * window.step):
                     c.prefetch(c.gep(lines[-1], c.add(c.add(following, c.mul(strides[-1], j)), ch), memory))
-                if not stores_only(tail, to):
+                if not at_once:
                     for j in range(block):
                         pixel = number(c.add(x, block + j))
                         epilogue.expect(Place(pixel, ch, 0, c.add(c.mul(pixel, p["channels"]), ch)), lanes)

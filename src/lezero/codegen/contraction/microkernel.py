@@ -105,7 +105,7 @@ def emit_rows_tiles(module: Module, tile: Tile, stretch: int | None = None) -> N
         c = Code(module, f"rows{height}", arguments, internal=True)
         _expect_tile(c, tile, height, "%stride")
         if stretch is None:
-            _store_tile(c, tile, _rows_sums(c, tile, height, 0, "%k"), "%stride")
+            _store_tile(c, tile, rows_sums(c, tile, height, 0, "%k"), "%stride")
         else:
             _sum_in_stretches(c, tile, height, stretch)
         c.finish()
@@ -113,7 +113,7 @@ def emit_rows_tiles(module: Module, tile: Tile, stretch: int | None = None) -> N
 
 def _sum_in_stretches(c: Code, tile: Tile, height: int, stretch: int) -> None:
     def one(start: str) -> None:
-        sums = _rows_sums(c, tile, height, start, c.min(c.add(start, stretch), "%k"))
+        sums = rows_sums(c, tile, height, start, c.min(c.add(start, stretch), "%k"))
         first = c.less(start, 1)
         c.when(
             first, lambda: _store_tile(c, tile, sums, "%stride"), lambda: _store_tile(c, tile, sums, "%stride", True)
@@ -122,7 +122,7 @@ def _sum_in_stretches(c: Code, tile: Tile, height: int, stretch: int) -> None:
     c.loop(0, c.max("%k", 1), one, step=stretch)
 
 
-def _rows_sums(c: Code, tile: Tile, height: int, start: Operand, end: Operand) -> list[str]:
+def rows_sums(c: Code, tile: Tile, height: int, start: Operand, end: Operand) -> list[str]:
     """The tile, over elements `start` to `end` of every block."""
     zeros = [(tile.register, "zeroinitializer")] * (height * tile.vectors)
     return c.loop(0, "%blocks", partial(_rows_block, c, tile, height, start, end), carried=zeros)

@@ -58,6 +58,22 @@ def join(
     return c.value(f"bitcast {words} {c.value(f'or {words} {low}, {high}')} to <{lanes} x float>")
 
 
+def rounded(c: Code, lanes: int, value: str) -> str:
+    """A register of f32 as bf16 (i16) that is to be multiplied: subnormal numbers are zero, as they are for the product."""
+    name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * lanes}"
+    c.declare(f"<{lanes} x bfloat>", name, f"<{lanes} x float>")
+    narrow = c.value(f"call <{lanes} x bfloat> @{name}(<{lanes} x float> {value})")
+    return c.value(f"bitcast <{lanes} x bfloat> {narrow} to <{lanes} x i16>")
+
+
+def rounded_pair(c: Code, lanes: int, first: str, second: str) -> str:
+    """Pairs of two registers of f32, rounded."""
+    words = f"<{lanes} x i32>"
+    low, high = (c.value(f"zext <{lanes} x i16> {rounded(c, lanes, x)} to {words}") for x in (first, second))
+    high = c.value(f"shl {words} {high}, {c.splat(16, 'i32', lanes)}")
+    return c.value(f"bitcast {words} {c.value(f'or {words} {low}, {high}')} to <{lanes} x float>")
+
+
 def store_half(c: Code, lanes: int, value: str, out: str, half: Operand) -> None:
     """Store a register of bf16 widened to f32 as the first (`half` 0) or the second halves of the pairs at `out`."""
     words, halves = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"

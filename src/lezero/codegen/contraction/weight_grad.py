@@ -50,7 +50,7 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
         return planar_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
     if spec.depthwise:
         return depthwise.plan_weight_grad(spec, n, h, w, threads, target)
-    if winograd.suits(spec, n, *spec.out_size(h, w)):
+    if winograd.suits(spec, n, *spec.out_size(h, w), target):
         return winograd_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
     (ci, co), (kh, kw), (dilate_y, dilate_x) = spec.per_group, spec.kernel, spec.dilation
     oh, ow = spec.out_size(h, w)

@@ -11,6 +11,10 @@ infinity or a NaN reaches: it spoils all four results of its patches.
 
 A task transforms a block of patches, multiplies them panel by panel with the weights, and transforms back, all in scratch
 that stays in L2; the image, the result and the epilogue are those of the direct way.
+
+Where the processor multiplies pairs of bf16, so are images and weights of bf16: transformed in f32, and rounded once before
+they are multiplied.  With weights and patches of independent numbers that adds errors of 1.7 times those of rounding each
+operand, to a result that is rounded itself.
 """
 
 from __future__ import annotations
@@ -19,10 +23,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from lezero.codegen.contraction import statistics
+from lezero.codegen.contraction import pairs, statistics
 from lezero.codegen.contraction.conv_weights import pack_weights
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
+from lezero.codegen.contraction.narrow import narrowed, round_vector
+from lezero.codegen.contraction.pack import load_as
 from lezero.codegen.contraction.spec import (
     COMPUTE,
     ELEMENTS_PER_THREAD,
@@ -32,7 +38,7 @@ from lezero.codegen.contraction.spec import (
     tasks_for_products,
     useful_threads,
 )
-from lezero.codegen.contraction.text import Code, Module, Operand, words
+from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch, Plan
 from lezero.codegen.target import Target
 from lezero.loops.ir import TYPES
@@ -43,6 +49,8 @@ DIRECT = 36
 LEAST_CHANNELS = 32
 """With fewer, the transformations cost what the products save."""
 LEAST_PATCHES = 56
+MOST_PAIRED_CHANNELS = 256
+"""With more, products of pairs wait for the weights."""
 ROWS = 16
 """Results whose statistics are taken together."""
 BLOCKS_OF_STATISTICS = 8
@@ -50,19 +58,27 @@ BLOCK_BYTES = 480 << 10
 """Transformed patches of a task: with a panel of weights and its products they stay in L2."""
 
 PARAMS = words(
-    "images height width depth columns result_height result_width top left down across panels block blocks plane"
+    "images height width depth columns result_height result_width top left down across panels block blocks plane steps"
 )
-"""down, across: patches of an image; plane: elements between the points of the transformed block."""
+"""steps: of a product, of numbers or pairs; down, across: patches of an image; plane: elements between the points of the transformed block."""
 
 
-def suits(spec: ConvSpec, n: int, h: int, w: int) -> bool:
-    """Whether the result of a convolution, or its gradient, of `n` images of `h` x `w` pixels is computed this way."""
+def suits(spec: ConvSpec, n: int, h: int, w: int, target: Target | None = None) -> bool:
+    """Whether the result of a convolution, or its gradient, of `n` images of `h` x `w` pixels is computed this way.
+
+    target : given where pairs of bf16 may be multiplied.
+    """
     same = spec.kernel == (3, 3) and spec.stride == spec.dilation == (1, 1) and spec.groups == 1
     even = h % 2 == w % 2 == 0
+    paired = target is not None and pairs.supported(spec.dtype, target) and even and _even(spec)
     return (
-        spec.minimal and (even or not spec.statistics) and same and not spec.planar and spec.dtype in ("f32", "f64") and min(spec.channels) >= LEAST_CHANNELS
+        spec.minimal and (even or not spec.statistics) and same and not spec.planar and (spec.dtype in ("f32", "f64") or paired) and min(spec.channels) >= LEAST_CHANNELS
         and n * -(-h // 2) * -(-w // 2) >= LEAST_PATCHES
     )  # fmt: skip
+
+
+def _even(spec: ConvSpec) -> bool:
+    return all(c % 2 == 0 and c <= MOST_PAIRED_CHANNELS for c in spec.channels)
 
 
 def plan_forward(
@@ -70,7 +86,7 @@ def plan_forward(
 ) -> Plan:
     """As ``plan_conv_forward``."""
     ci, co = spec.channels
-    tile = choose_tile(target, TYPES[spec.dtype], co)
+    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co)
     packed = pack_weights(
         spec.dtype, tile, groups=1, columns=co, outer=1, slice=0, line=ci * 9, length=ci * 9, group=0, rows=ci * 9,
         places=[t * ci for t in range(9)], threads=threads,
@@ -78,7 +94,19 @@ def plan_forward(
     top, left, _, _ = spec.padding
     result = spec.out_size(h, w)
     plan = _plan(
-        packed, "x", (n, h, w), ci, co, result, (top, left), spec.tail, tile, threads, epilogue_params, spec.statistics
+        spec.dtype,
+        packed,
+        "x",
+        (n, h, w),
+        ci,
+        co,
+        result,
+        (top, left),
+        spec.tail,
+        tile,
+        threads,
+        epilogue_params,
+        spec.statistics,
     )
     if spec.statistics:
         p = dict(zip(PARAMS, plan.launches[-1].params))
@@ -91,7 +119,7 @@ def plan_forward(
 def plan_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target) -> Plan:
     """As ``plan_conv_input_grad``: the convolution of the result's gradient with the weights turned around."""
     ci, co = spec.channels
-    tile = choose_tile(target, TYPES[spec.dtype], ci)
+    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], ci)
     packed = pack_weights(
         spec.dtype, tile, groups=1, columns=ci, outer=co, slice=ci * 9, line=9, length=9, group=0, rows=co * 9,
         places=[(8 - t) * co for t in range(9)], threads=threads,
@@ -100,38 +128,41 @@ def plan_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target
     ((_, stored, value),) = plain(spec.out_dtype, COMPUTE[spec.dtype]).outputs
     tail = Epilogue((("dx", stored, value),))
     image = (n, *spec.out_size(h, w))
-    return _plan(packed, "dy", image, co, ci, (h, w), (2 - top, 2 - left), tail, tile, threads, ())
+    return _plan(spec.dtype, packed, "dy", image, co, ci, (h, w), (2 - top, 2 - left), tail, tile, threads, ())
 
 
 def _plan(
-    packed: tuple[Launch, int], operand: str, image: tuple[int, int, int], depth: int, columns: int,
+    dtype: str, packed: tuple[Launch, int], operand: str, image: tuple[int, int, int], depth: int, columns: int,
     result: tuple[int, int], padding: tuple[int, int], tail: Epilogue, tile: Tile, threads: int,
     epilogue_params: tuple[int, ...], sums: bool = False,
 ) -> Plan:  # fmt: skip
     launch, bytes = packed
+    steps, tile = (depth // 2, replace(tile, pairs=True)) if dtype == "bf16" else (depth, tile)
     down, across = -(-result[0] // 2), -(-result[1] // 2)
     patches = image[0] * down * across
     products = patches * DIRECT * depth * columns
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
-    block = _block(tile, depth, patches, BLOCKS_OF_STATISTICS if sums else 1 if threads == 1 else 4 * threads)
+    block = _block(tile, steps, patches, BLOCKS_OF_STATISTICS if sums else 1 if threads == 1 else 4 * threads)
     blocks = -(-patches // block)
-    plane = block * depth + tile.lanes  # planes a multiple of 4 KiB apart would share the same few lines of L1
+    plane = block * steps + tile.lanes  # planes a multiple of 4 KiB apart would share the same few lines of L1
     params = (
-        *image, depth, columns, *result, *padding, down, across, -(-columns // tile.width), block, blocks, plane,
+        *image, depth, columns, *result, *padding, down, across, -(-columns // tile.width), block, blocks, plane, steps,
         *epilogue_params,
     )  # fmt: skip
     tasks = tasks_for_products(blocks, products, threads, each=16)
     names = (operand, "w:points", *tail.names, *["w:parts"] * sums)
     weights = _transform_weights(tile, depth, params[PARAMS.index("panels")], threads)
     return Plan(
-        [launch, weights, Launch(_source(tail, tile, sums), names, params, tasks)],
-        {"w:weights": bytes, "w:points": bytes // 9 * POINTS},
+        [launch, weights, Launch(_source(dtype, tail, tile, sums), names, params, tasks)],
+        {"w:weights": bytes, "w:points": bytes // 9 * POINTS * steps // depth},
     )
 
 
-def _block(tile: Tile, depth: int, patches: int, wanted: int) -> int:
+def _block(tile: Tile, steps: int, patches: int, wanted: int) -> int:
     """Patches of a block, in whole tiles, if there are to be at least `wanted` blocks."""
-    fit = max(1, BLOCK_BYTES // (POINTS * depth * tile.itemsize * tile.height))
+    # Patches of pairs are no larger than their products, which then count.
+    row = steps + tile.width if tile.pairs else steps
+    fit = max(1, BLOCK_BYTES // (POINTS * row * tile.itemsize * tile.height))
     shared = max(1, patches // (tile.height * wanted))
     return min(fit, shared, 16) * tile.height
 
@@ -143,7 +174,7 @@ def _transform_weights(tile: Tile, depth: int, panels: int, threads: int) -> Lau
     elements = POINTS * panels * depth * tile.width
     threads = useful_threads(threads, elements, ELEMENTS_PER_THREAD)
     tasks = tasks_for_elements(panels * depth, elements, threads)
-    key = f"winograd weights {tile.type} {tile.lanes} {tile.vectors}"
+    key = f"winograd weights {tile.type} {tile.lanes} {tile.vectors}{' pairs' if tile.pairs else ''}"
     source = KernelSource("winograd.weights", key, lambda target: _emit_weights(tile, target))
     return Launch(source, ("w:weights", "w:points"), (depth, panels), tasks)
 
@@ -155,18 +186,30 @@ def _emit_weights(tile: Tile, target: Target) -> str:
     depth, panels = c.param(0), c.param(1)
     taps, points = c.buffer(0), c.buffer(1)
     math = Adding(c, tile)
-    tap = c.mul(depth, tile.width)
+    steps = c.div(depth, 2) if tile.pairs else depth
+    tap, point = c.mul(depth, tile.width), c.mul(steps, tile.width)
+
+    def transformed(line: Operand, v: int) -> list[str]:
+        """The points of one line of a panel of taps, of which `line` counts all."""
+        first = c.add(c.mul(c.mul(c.div(line, depth), 9), tap), c.mul(c.rem(line, depth), tile.width))
+        start = c.gep(taps, c.add(first, v * tile.lanes), tile.type)
+        g = [math.load(start, c.mul(tap, t)) for t in range(9)]
+        return two_ways(g, 3, lambda line: _weights_line(math, line))
 
     def row(i: str) -> None:
-        at = c.mul(c.rem(i, depth), tile.width)
-        start = c.gep(taps, c.add(c.mul(c.mul(c.div(i, depth), 9), tap), at), tile.type)
-        out = c.gep(points, c.add(c.mul(c.mul(c.div(i, depth), POINTS), tap), at), tile.type)
+        out = c.gep(
+            points, c.add(c.mul(c.mul(c.div(i, steps), POINTS), point), c.mul(c.rem(i, steps), tile.width)), tile.type
+        )
         for v in range(tile.vectors):
-            g = [math.load(start, c.add(c.mul(tap, t), v * tile.lanes)) for t in range(9)]
-            for k, value in enumerate(two_ways(g, 3, lambda line: _weights_line(math, line))):
-                math.store(value, out, c.add(c.mul(tap, k), v * tile.lanes))
+            if tile.pairs:
+                first, second = (transformed(c.add(c.mul(i, 2), half), v) for half in (0, 1))
+                values = [pairs.rounded_pair(c, tile.lanes, a, b) for a, b in zip(first, second, strict=True)]
+            else:
+                values = transformed(i, v)
+            for k, value in enumerate(values):
+                math.store(value, out, c.add(c.mul(point, k), v * tile.lanes))
 
-    total = c.mul(panels, depth)
+    total = c.mul(panels, steps)
     c.loop(c.div(c.mul("%task", total), "%tasks"), c.div(c.mul(c.add("%task", 1), total), "%tasks"), row)
     c.finish()
     return module.text()
@@ -176,10 +219,10 @@ def _emit_weights(tile: Tile, target: Target) -> str:
 
 
 @lru_cache(maxsize=256)
-def _source(tail: Epilogue, tile: Tile, sums: bool) -> KernelSource:
-    key = f"winograd {tile} {tail.key()}{' statistics' if sums else ''}"
+def _source(dtype: str, tail: Epilogue, tile: Tile, sums: bool) -> KernelSource:
+    key = f"winograd {dtype} {tile} {tail.key()}{' statistics' if sums else ''}"
     return KernelSource(
-        "winograd", key, lambda target: _emit(tail, tile, sums, target), scratch=lambda p: layout(tile, p)[-1]
+        "winograd", key, lambda target: _emit(dtype, tail, tile, sums, target), scratch=lambda p: layout(tile, p)[-1]
     )
 
 
@@ -197,13 +240,15 @@ def _product_plane(tile: Tile, block: int) -> int:
     return block * tile.width + tile.lanes
 
 
-def _emit(tail: Epilogue, tile: Tile, sums: bool, target: Target) -> str:
+def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, target: Target) -> str:
     module = Module(target)
     emit_rows_tiles(module, tile)
     c = Code(module)
     p = {name: c.param(i) for i, name in enumerate(PARAMS)}
     image, weights = c.buffer(0), c.buffer(1)
-    to, height = tile.type, tile.height
+    memory, to, height = MEMORY[dtype], tile.type, tile.height
+    narrow, stored = narrowed(tail), MEMORY[tail.outputs[0][1]]
+    at_once = bool(narrow) or stores_only(tail, to)
     epilogue = Emitter(c, tail, tile.lanes, first_buffer=2, first_param=len(PARAMS))
     math = Adding(c, tile)
     found = statistics.Block(c, replace(tile, height=ROWS)) if sums else None
@@ -217,7 +262,7 @@ def _emit(tail: Epilogue, tile: Tile, sums: bool, target: Target) -> str:
     zeros = c.gep(kept, ROWS * tile.width, to)
     table = c.gep(zeros, c.round_up(c.mul(p["depth"], tile.itemsize), 64), "i8")
     tiles = c.div(p["block"], height)
-    point_size = c.mul(p["depth"], tile.width)
+    point_size = c.mul(p["steps"], tile.width)
 
     c.loop(0, p["depth"], lambda i: c.store(to, "0.0", c.gep(zeros, i, to)))
     patches = c.mul(p["images"], c.mul(p["down"], p["across"]))
@@ -228,9 +273,9 @@ def _emit(tail: Epilogue, tile: Tile, sums: bool, target: Target) -> str:
         def of_tile(t: str) -> None:
             entry = c.gep(table, c.mul(c.add(c.mul(point, tiles), t), entry_words(tile)), "ptr")
             c.store("i64", 0, entry)
-            start = c.add(c.mul(point, p["plane"]), c.mul(c.mul(t, height), p["depth"]))
+            start = c.add(c.mul(point, p["plane"]), c.mul(c.mul(t, height), p["steps"]))
             for r in range(height):
-                c.store("ptr", c.gep("%scratch", c.add(start, c.mul(p["depth"], r)), to), c.gep(entry, 1 + r, "ptr"))
+                c.store("ptr", c.gep("%scratch", c.add(start, c.mul(p["steps"], r)), to), c.gep(entry, 1 + r, "ptr"))
 
         c.loop(0, tiles, of_tile)
 
@@ -239,14 +284,24 @@ def _emit(tail: Epilogue, tile: Tile, sums: bool, target: Target) -> str:
     def transform(t: str, n: str, y: str, x: str) -> None:
         """One patch of the block, B' d B."""
         pixels = patch_pixels(
-            c, (image, zeros, to), (p["height"], p["width"], p["depth"]), n, c.sub(y, p["top"]), c.sub(x, p["left"]), 4
+            c,
+            (image, zeros, memory),
+            (p["height"], p["width"], p["depth"]),
+            n,
+            c.sub(y, p["top"]),
+            c.sub(x, p["left"]),
+            4,
         )
-        out = c.gep("%scratch", c.mul(t, p["depth"]), to)
+        out = c.gep("%scratch", c.mul(t, p["steps"]), to)
 
         def channels(j: Operand, mask: str | None) -> None:
-            d = [math.load(pixel, j, mask) for pixel in pixels]
+            d = [load_as(c, dtype, to, tile.lanes, c.gep(pixel, j, memory), mask) for pixel in pixels]
             for k, value in enumerate(two_ways(d, 4, lambda line: patch_line(math, line))):
-                math.store(value, out, c.add(c.mul(p["plane"], k), j), mask)
+                plane = c.gep(out, c.mul(p["plane"], k), to)
+                if tile.pairs:
+                    c.vector_store("i16", tile.lanes, pairs.rounded(c, tile.lanes, value), c.gep(plane, j, "i16"), mask)
+                else:
+                    math.store(value, plane, j, mask)
 
         c.over_vectors(p["depth"], tile.lanes, channels)
 
@@ -265,14 +320,17 @@ def _emit(tail: Epilogue, tile: Tile, sums: bool, target: Target) -> str:
 
             def direct() -> None:
                 for v, value in enumerate(vectors):
-                    math.store(value, epilogue.outputs[0], c.add(index, v * tile.lanes))
+                    if narrow:
+                        value, _ = round_vector(c, tile, narrow, value)
+                    here = c.gep(epilogue.outputs[0], c.add(index, v * tile.lanes), stored)
+                    c.vector_store(stored, tile.lanes, value, here)
 
             def by_row() -> None:
                 for v, value in enumerate(vectors):
                     math.store(value, rows, v * tile.lanes)
                 epilogue.row(tile, rows, Place(pixel, col, 0, index), p["columns"])
 
-            if stores_only(tail, to):
+            if at_once:
                 c.when(whole, direct, by_row)
             else:
                 by_row()
@@ -287,6 +345,8 @@ def _emit(tail: Epilogue, tile: Tile, sums: bool, target: Target) -> str:
             number = c.value(f"and i64 {t}, {ROWS // 4 - 1}")
             for k, vectors in enumerate(results):
                 for v, value in enumerate(vectors):
+                    if narrow:
+                        _, value = round_vector(c, tile, narrow, value)
                     math.store(value, kept, c.add(c.mul(number, 4 * tile.width), k * tile.width + v * tile.lanes))
             full = c.value(f"icmp eq i64 {number}, {ROWS // 4 - 1}")
             complete = c.value(f"or i1 {full}, {c.less(c.sub(count, 2), t)}")
@@ -307,9 +367,9 @@ def _emit(tail: Epilogue, tile: Tile, sums: bool, target: Target) -> str:
 
                 def one_tile(t: str) -> None:
                     entry = c.gep(table, c.mul(c.add(c.mul(k, tiles), c.div(t, height)), entry_words(tile)), "ptr")
-                    ahead = c.mul(p["depth"], height)
+                    ahead = c.mul(p["steps"], height)
                     here = c.gep(out, c.mul(t, tile.width), to)
-                    arguments = f"ptr {entry}, i64 1, ptr {b}, i64 {tile.width}, i64 {p['depth']}, i64 {ahead}, ptr {here}, i64 {tile.width}"
+                    arguments = f"ptr {entry}, i64 1, ptr {b}, i64 {tile.width}, i64 {p['steps']}, i64 {ahead}, ptr {here}, i64 {tile.width}"
                     call_tile(c, tile, "rows", c.sub(count, t), arguments)
 
                 c.loop(0, count, one_tile, step=height)
@@ -348,17 +408,21 @@ def over_patches(c: Code, p: dict[str, str], count: Operand, first: Corner, body
 
     def step(t: str, n: str, y: str, x: str) -> list[str]:
         body(t, n, y, x)
-        next_x = c.add(x, 2)
-        row_goes_on = c.less(next_x, p["result_width"])
-        next_y = c.select(row_goes_on, y, c.add(y, 2))
-        image_goes_on = c.less(next_y, p["result_height"])
-        return [
-            c.select(image_goes_on, n, c.add(n, 1)),
-            c.select(image_goes_on, next_y, 0),
-            c.select(row_goes_on, next_x, 0),
-        ]
+        return next_corner(c, p, n, y, x)
 
     c.loop(0, count, step, carried=[("i64", place) for place in first])
+
+
+def next_corner(c: Code, p: dict[str, str], n: Operand, y: Operand, x: Operand) -> list[str]:
+    next_x = c.add(x, 2)
+    row_goes_on = c.less(next_x, p["result_width"])
+    next_y = c.select(row_goes_on, y, c.add(y, 2))
+    image_goes_on = c.less(next_y, p["result_height"])
+    return [
+        c.select(image_goes_on, n, c.add(n, 1)),
+        c.select(image_goes_on, next_y, 0),
+        c.select(row_goes_on, next_x, 0),
+    ]
 
 
 def patch_pixels(

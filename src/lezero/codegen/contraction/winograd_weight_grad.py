@@ -8,28 +8,36 @@ for each of the 16 points a matrix product of channels by patches with patches b
 columns and a part of the patches, block by block; its sums stay in its own part of a workspace.  A second launch adds the
 parts and transforms them, a third writes (O, I, 3, 3).  Into how many parts the patches are cut follows from the sizes, so
 the sums do not depend on the number of threads.
+
+Where the processor multiplies pairs of bf16, a pair is two patches that follow one another, rounded when they are transformed;
+the last of an odd number is paired with zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from lezero.codegen.contraction import pairs
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_panel_tiles
+from lezero.codegen.contraction.pack import load_as
 from lezero.codegen.contraction.spec import (
+    COMPUTE,
     ELEMENTS_PER_THREAD,
     PRODUCTS_PER_THREAD,
     ConvSpec,
     tasks_for_elements,
     useful_threads,
 )
-from lezero.codegen.contraction.text import Code, Module, Operand, words
+from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.contraction.weight_sums import sum_parts
 from lezero.codegen.contraction.winograd import (
     DIRECT,
     POINTS,
     Adding,
+    Corner,
     first_corner,
+    next_corner,
     over_patches,
     patch_line,
     patch_pixels,
@@ -55,7 +63,8 @@ PARTS = 4
 def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target) -> Plan:
     """As ``plan_conv_weight_grad``."""
     ci, co = spec.channels
-    tile = choose_tile(target, TYPES[spec.dtype], co)
+    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co, spec.dtype == "bf16")
+    together = 2 if tile.pairs else 1
     oh, ow = spec.out_size(h, w)
     down, across = -(-oh // 2), -(-ow // 2)
     patches = n * down * across
@@ -69,13 +78,14 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
     patch_parts = divided(most_parts, patch_parts, products, MOST_PRODUCTS * panels)
     panel_parts = 1 if patch_parts >= 2 * threads else min(panels, 2 * threads // patch_parts)
     panel_parts = divided(panels, panel_parts, products, MOST_PRODUCTS * patch_parts)
-    block = min(max(16, BLOCK_BYTES // (POINTS * ci * tile.itemsize)), 256, -(-patches // patch_parts))
-    plane = block * ci + 2 * tile.lanes  # the last tile of rows may read past the last channel
+    block = min(max(16, together * BLOCK_BYTES // (POINTS * ci * tile.itemsize)), 256, -(-patches // patch_parts))
+    block = -(-block // together) * together
+    plane = block // together * ci + 2 * tile.lanes  # the last tile of rows may read past the last channel
     top, left, _, _ = spec.padding
     params = (
         n, h, w, ci, co, oh, ow, top, left, down, across, panels, block, plane, rows, patch_parts, panel_parts,
     )  # fmt: skip
-    sums = Launch(_source(tile), ("x", "dy", "w:parts"), params, patch_parts * panel_parts)
+    sums = Launch(_source(spec.dtype, tile), ("x", "dy", "w:parts"), params, patch_parts * panel_parts)
     taps = _transform_back(tile, panels * rows, rows, part, patch_parts, threads)
     places = [(t * rows, 0) for t in range(9)]
     write = sum_parts(spec.out_dtype, tile, 1, co, ci, 9 * rows, 1, 0, (rows, 0), places, threads, "w:taps")
@@ -84,9 +94,11 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
 
 
 @lru_cache(maxsize=16)
-def _source(tile: Tile) -> KernelSource:
-    key = f"winograd weight gradient {tile}"
-    return KernelSource("winograd.dw", key, lambda target: _emit(tile, target), scratch=lambda p: layout(tile, p)[-1])
+def _source(dtype: str, tile: Tile) -> KernelSource:
+    key = f"winograd weight gradient {dtype} {tile}"
+    return KernelSource(
+        "winograd.dw", key, lambda target: _emit(dtype, tile, target), scratch=lambda p: layout(tile, p)[-1]
+    )
 
 
 def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
@@ -99,20 +111,20 @@ def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _gradient_plane(tile: Tile, block: int) -> int:
-    return block * tile.width + tile.lanes
+    return block // (2 if tile.pairs else 1) * tile.width + tile.lanes
 
 
-def _emit(tile: Tile, target: Target) -> str:
+def _emit(dtype: str, tile: Tile, target: Target) -> str:
     module = Module(target)
     emit_panel_tiles(module, tile)
     c = Code(module)
     p = {name: c.param(i) for i, name in enumerate(PARAMS)}
     image, dy, parts = c.buffer(0), c.buffer(1), c.buffer(2)
-    to, height = tile.type, tile.height
+    memory, to, height, together = MEMORY[dtype], tile.type, tile.height, 2 if tile.pairs else 1
     math = Adding(c, tile)
 
     # The same layout as `layout`, with sizes in registers.
-    gradient_plane = c.add(c.mul(p["block"], tile.width), tile.lanes)
+    gradient_plane = c.add(c.mul(c.div(p["block"], together), tile.width), tile.lanes)
     gradients = c.gep("%scratch", c.mul(p["plane"], POINTS), to)
     run = c.gep(gradients, c.mul(gradient_plane, POINTS), to)
     zeros = c.gep(run, 64, "i8")
@@ -132,40 +144,77 @@ def _emit(tile: Tile, target: Target) -> str:
         lambda i: c.store(tile.register, "zeroinitializer", c.gep(part, i, to), align=tile.itemsize), step=tile.lanes,
     )  # fmt: skip
 
-    def transform(t: str, n: str, y: str, x: str) -> None:
-        """One patch of the block, B' d B."""
-        pixels = patch_pixels(
-            c, (image, zeros, to), (p["height"], p["width"], p["depth"]), n, c.sub(y, p["top"]), c.sub(x, p["left"]), 4
+    def each(count: Operand, corner: Corner, put: Callable[[Operand, list[Corner], str | None], None]) -> None:
+        """Run ``put(row, corners, more)`` for every patch, or every two, of which the second is one if `more`."""
+        if not tile.pairs:
+            over_patches(c, p, count, corner, lambda t, n, y, x: put(t, [(n, y, x)], None))
+            return
+
+        def two(t: str, n: str, y: str, x: str) -> list[str]:
+            n2, y2, x2 = next_corner(c, p, n, y, x)
+            put(c.div(t, 2), [(n, y, x), (n2, y2, x2)], c.less(c.add(t, 1), count))
+            return next_corner(c, p, n2, y2, x2)
+
+        c.loop(0, count, two, step=2, carried=[("i64", place) for place in corner])
+
+    def store(
+        squares: list[list[str]], load: Callable[[str], str], line: Callable[[Sequence[str]], list[str]], side: int,
+        out: str, plane: Operand, at: Operand, mask: str | None,
+    ) -> None:  # fmt: skip
+        """Transform a square of pixels, or two and make pairs of them, and store their points `plane` elements apart."""
+        points = [two_ways([load(pixel) for pixel in pixels], side, line) for pixels in squares]
+        values = [pairs.rounded_pair(c, tile.lanes, *both) for both in zip(*points)] if tile.pairs else points[0]
+        for k, value in enumerate(values):
+            math.store(value, out, c.add(c.mul(plane, k), at), mask)
+
+    def squares(
+        images: str, size: tuple[str, str, str], corners: list[Corner], moved: tuple[Operand, Operand], side: int,
+        more: str | None,
+    ) -> list[list[str]]:  # fmt: skip
+        first, *second = (
+            patch_pixels(c, (images, zeros, memory), size, n, c.sub(y, moved[0]), c.sub(x, moved[1]), side)
+            for n, y, x in corners
         )
-        out = c.gep("%scratch", c.mul(t, p["depth"]), to)
+        return [first, *([c.select(str(more), pixel, zeros, "ptr") for pixel in pixels] for pixels in second)]
+
+    def transform(row: Operand, corners: list[Corner], more: str | None) -> None:
+        """Patches of the block, B' d B."""
+        size = (p["height"], p["width"], p["depth"])
+        pixels = squares(image, size, corners, (p["top"], p["left"]), 4, more)
+        out = c.gep("%scratch", c.mul(row, p["depth"]), to)
 
         def channels(j: Operand, mask: str | None) -> None:
-            d = [math.load(pixel, j, mask) for pixel in pixels]
-            for k, value in enumerate(two_ways(d, 4, lambda line: patch_line(math, line))):
-                math.store(value, out, c.add(c.mul(p["plane"], k), j), mask)
+            def load(pixel: str) -> str:
+                return load_as(c, dtype, to, tile.lanes, c.gep(pixel, j, memory), mask)
+
+            store(pixels, load, lambda line: patch_line(math, line), 4, out, p["plane"], j, mask)
 
         c.over_vectors(p["depth"], tile.lanes, channels)
 
-    def transform_gradient(t: str, n: str, y: str, x: str, col: Operand) -> None:
-        """The gradient of one patch's results, A dy A', for a panel of columns."""
+    def transform_gradient(row: Operand, corners: list[Corner], more: str | None, col: Operand) -> None:
+        """The gradients of patches' results, A dy A', for a panel of columns."""
         size = (p["result_height"], p["result_width"], p["columns"])
-        pixels = patch_pixels(c, (c.gep(dy, col, to), zeros, to), size, n, y, x, 2)
-        out = c.gep(gradients, c.mul(t, tile.width), to)
+        pixels = squares(c.gep(dy, col, memory), size, corners, (0, 0), 2, more)
+        out = c.gep(gradients, c.mul(row, tile.width), to)
         for v in range(tile.vectors):
             mask = c.mask(c.sub(c.sub(p["columns"], col), v * tile.lanes), tile.lanes)
-            d = [math.load(pixel, v * tile.lanes, mask) for pixel in pixels]
-            for k, value in enumerate(two_ways(d, 2, lambda line: _gradient_line(math, line))):
-                math.store(value, out, c.add(c.mul(gradient_plane, k), v * tile.lanes))
+
+            def load(pixel: str, v: int = v, mask: str = mask) -> str:
+                return load_as(c, dtype, to, tile.lanes, c.gep(pixel, v * tile.lanes, memory), mask)
+
+            store(
+                pixels, load, lambda line: _gradient_line(math, line), 2, out, gradient_plane, v * tile.lanes, None
+            )  # fmt: skip
 
     def block(first: str) -> None:
         count = c.min(p["block"], c.sub(end_patch, first))
         corner = first_corner(c, p, first)
-        over_patches(c, p, count, corner, transform)
-        c.store("i64", count, c.gep(run, 2, "i64"))
+        each(count, corner, transform)
+        c.store("i64", c.round_up(count, together), c.gep(run, 2, "i64"))
 
         def panel(number: str) -> None:
             col = c.mul(number, tile.width)
-            over_patches(c, p, count, corner, lambda t, n, y, x: transform_gradient(t, n, y, x, col))
+            each(count, corner, lambda row, corners, more: transform_gradient(row, corners, more, col))
             out = c.gep(part, c.mul(number, panel_size), to)
 
             def point(k: str) -> None:
