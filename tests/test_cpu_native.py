@@ -792,6 +792,16 @@ def test_size_classes_waste_at_most_an_eighth():
         capacity = size_class(nbytes)
         assert capacity % 64 == 0 and nbytes <= capacity <= max(nbytes * 9 / 8, nbytes + 63)
         assert size_class(capacity) == capacity
+        assert nbytes <= 4 << 20 or capacity <= nbytes * 33 / 32
+
+
+def test_a_large_block_may_be_one_that_was_up_to_an_eighth_larger():
+    allocator = Allocator()
+    allocator.alloc(9 << 20)[1]
+    address = allocator.alloc(8 << 20)[0]
+    assert allocator.stats().mapped == 1 and allocator.stats().kept == 9 << 20
+    assert allocator.alloc(7 << 20)[0] != address
+    assert allocator.stats().mapped == 2
 
 
 def test_small_blocks_do_not_overlap():
