@@ -416,6 +416,19 @@ def test_helpers_compile_all_of_many_kernels_and_end(tmp_path, monkeypatch):
     assert (compiler.compiled, compiler._own, compiler._helpers) == (30, 0, [])
 
 
+def test_helpers_compile_what_needs_much_memory(tmp_path, monkeypatch):
+    monkeypatch.delenv("LEZERO_COMPILE_WORKERS", raising=False)
+    compiler = Compiler(DiskCache(tmp_path))
+    for kernel in many(2, "parameters"):
+        compiler.get_kernels([kernel], detect.detect(), 64 << 20)
+    assert (compiler.compiled, compiler._own, len(compiler._helpers)) == (2, 0, 1)
+    compiler.get_kernels(many(1, "with a helper there"), detect.detect())
+    assert (compiler._own, len(compiler._helpers)) == (0, 1)
+    compiler.close()
+    compiler.get_kernels(many(1, "little"), detect.detect())
+    assert (compiler._own, compiler._helpers) == (1, [])
+
+
 @pytest.mark.parametrize("workers, count", [("2", 7), ("", 25)])
 @pytest.mark.parametrize("executable", [None, "/bin/false", "/does/not/exist"])
 def test_without_a_working_helper_kernels_are_compiled_here(tmp_path, monkeypatch, executable, workers, count):

@@ -114,7 +114,10 @@ class CpuProgram(Program):
         self, key: tuple, bindings: Sequence[int], places: list[tuple[int, int]]
     ) -> tuple[Table, Instance, list[Any]]:
         instance = self.schedule.instantiate(bindings, {self.leaves[k]: p for k, p in zip(self.parts, places)})
-        kernels = compiler.get_kernels([r.source for r in instance.records], self.schedule.target)
+        results = sum(prod(s) * t.itemsize for s, (t, _) in zip(instance.output_shapes, self.layouts))
+        kernels = compiler.get_kernels(
+            [r.source for r in instance.records], self.schedule.target, instance.arena_bytes + results
+        )
         base: dict[Any, int] = {"arena": 0}
         base |= {leaf: 1 + k for k, leaf in enumerate(self.leaves)}
         base |= {n: 1 + len(self.leaves) + k for k, n in enumerate(self.schedule.graph.outputs)}
