@@ -15,7 +15,7 @@ import numpy as np
 
 from lezero.backends.cpu import arena, compiler, detect
 from lezero.backends.cpu.limited import LimitedProgram
-from lezero.backends.cpu.pool import default_pool, get_num_threads
+from lezero.backends.cpu.pool import default_pool, get_num_threads, walker_source
 from lezero.backends.cpu.table import RecordTimes, Table, TableBuilder
 from lezero.graph.dtype import DType
 from lezero.graph.node import Graph, Node
@@ -115,14 +115,14 @@ class CpuProgram(Program):
     ) -> tuple[Table, Instance, list[Any]]:
         instance = self.schedule.instantiate(bindings, {self.leaves[k]: p for k, p in zip(self.parts, places)})
         results = sum(prod(s) * t.itemsize for s, (t, _) in zip(instance.output_shapes, self.layouts))
-        kernels = compiler.get_kernels(
-            [r.source for r in instance.records], self.schedule.target, instance.arena_bytes + results
-        )
+        # The first run needs the walker as well: alone it would be compiled in this process.
+        sources = [*(r.source for r in instance.records), walker_source()]
+        kernels = compiler.get_kernels(sources, self.schedule.target, instance.arena_bytes + results)
         base: dict[Any, int] = {"arena": 0}
         base |= {leaf: 1 + k for k, leaf in enumerate(self.leaves)}
         base |= {n: 1 + len(self.leaves) + k for k, n in enumerate(self.schedule.graph.outputs)}
         builder = TableBuilder()
-        for r, kernel in zip(instance.records, kernels):
+        for r, kernel in zip(instance.records, kernels[:-1], strict=True):
             sets = [([(base[n], o) for n, o in operands], list(params), tasks) for operands, params, tasks in r.sets]
             builder.add(kernel, sets, r.combine_tasks, r.scratch_bytes, r.overwrites, r.label, not r.beside)
         made = self.tables[key] = (builder.build(), instance, [[] for _ in instance.output_shapes])

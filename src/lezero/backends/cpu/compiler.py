@@ -142,7 +142,7 @@ class Compiler:
                         return
                     images[task[0]] = image
 
-        alone = self._helpers_alone(len(missing), nbytes)
+        alone = _helpers_alone(len(missing), nbytes)
         helpers = self._get_helpers(len(missing), alone)
         aside = bool(helpers) and alone
         feeders = [threading.Thread(target=feed, args=(h,), daemon=True) for h in helpers]
@@ -165,15 +165,6 @@ class Compiler:
             images[name] = self._compile_here(missing[name].emit(target), target)
         self.compiled += len(images)
         return images
-
-    def _helpers_alone(self, kernels: int, nbytes: int) -> bool:
-        """Whether this process leaves a batch to its helpers; where their number was asked for, it takes part.
-
-        While it has not loaded LLVM itself, helpers that are there do the rest too.
-        """
-        if os.environ.get("LEZERO_COMPILE_WORKERS", "").strip():
-            return False
-        return kernels >= _MANY or nbytes >= _LARGE or (kernels > 0 and not self._own and bool(self._helpers))
 
     def _compile_here(self, text: str, target: Target) -> bytes:
         self._own += 1
@@ -262,6 +253,11 @@ def worker_count() -> int:
     """``LEZERO_COMPILE_WORKERS``, or one less than the cores this process may use."""
     what = "a number of helper processes (0 to compile in this process only)"
     return knobs.number("LEZERO_COMPILE_WORKERS", core_count() - 1, what, 0, 1024)
+
+
+def _helpers_alone(kernels: int, nbytes: int) -> bool:
+    """Whether this process leaves a batch to its helpers; where their number was asked for, it takes part."""
+    return (kernels >= _MANY or nbytes >= _LARGE) and not os.environ.get("LEZERO_COMPILE_WORKERS", "").strip()
 
 
 def workers_forbidden() -> bool:
