@@ -125,7 +125,13 @@ class InterpretedBackend(Backend):
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Buffer:
         return Buffer(np.empty(shape, dtype.numpy))
 
-    def compile(self, graph: Graph, donatable: frozenset[int] = frozenset(), inputs: Sequence[Buffer] = ()) -> Program:
+    def compile(
+        self,
+        graph: Graph,
+        donatable: frozenset[int] = frozenset(),
+        inputs: Sequence[Buffer] = (),
+        together: frozenset[int] = frozenset(),
+    ) -> Program:
         orders = {leaf: _order_of(b.array) for leaf, b in zip(graph.leaves, inputs)}
         return InterpretedProgram(graph, orders)
 

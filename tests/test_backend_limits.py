@@ -164,6 +164,18 @@ def test_long_columns_are_added_up_without_losing_digits():
     assert ours <= 4 * np.finfo(np.float32).eps * exact.max()
 
 
+@pytest.mark.skipif(registry.get_backend() != "cpu", reason="about sums of the CPU backend")
+@pytest.mark.parametrize("shape, axes", [((256, 4096), 0), ((3, 256, 4096), 1), ((4, 5, 64, 2048), (0, 2))])
+def test_small_numbers_added_to_a_large_one_keep_their_digits(shape, axes):
+    """As in the gradient of a vocabulary's bias: one label's -1 among probabilities."""
+    x = (1.3e-7 * np.random.default_rng(0).uniform(0.5, 1.5, shape)).astype("f4")
+    first = np.ix_(*[[0] if d in np.atleast_1d(axes) else range(n) for d, n in enumerate(shape)])
+    x[first] = -1 / 256
+    exact = x.sum(axes, dtype="f8")
+    got = lz.tensor(x).sum(axes).numpy()
+    assert np.linalg.norm(got - exact) <= 1.2e-7 * np.linalg.norm(exact)
+
+
 @pytest.mark.parametrize(
     "make", [lambda x: x @ x.mT, lambda x: x.cumsum(1), lambda x: x.softmax(1), lambda x: x.sort(1)[0]]
 )

@@ -416,6 +416,26 @@ def test_helpers_compile_all_of_many_kernels_and_end(tmp_path, monkeypatch):
     assert (compiler.compiled, compiler._own, compiler._helpers) == (30, 0, [])
 
 
+def test_helpers_compile_what_needs_much_memory(tmp_path, monkeypatch):
+    monkeypatch.delenv("LEZERO_COMPILE_WORKERS", raising=False)
+    compiler = Compiler(DiskCache(tmp_path))
+    for kernel in many(2, "parameters"):
+        compiler.get_kernels([kernel], detect.detect(), 64 << 20)
+    assert (compiler.compiled, compiler._own, len(compiler._helpers)) == (2, 0, 1)
+    compiler.get_kernels(many(1, "little"), detect.detect())
+    assert compiler._own == 1
+    compiler.close()
+
+
+def test_a_process_that_makes_large_parameters_does_not_load_llvm(tmp_path):
+    code = "import lezero as lz; from lezero.backends.cpu import compiler\n"
+    code += "lz.randn(5000, 4000).numpy(); print(compiler.default().compiled > 1, compiler.default()._own)"
+    environment = {k: v for k, v in os.environ.items() if k != "LEZERO_COMPILE_WORKERS"}
+    environment["LEZERO_CACHE_DIR"] = str(tmp_path)
+    out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["True", "0"]
+
+
 @pytest.mark.parametrize("workers, count", [("2", 7), ("", 25)])
 @pytest.mark.parametrize("executable", [None, "/bin/false", "/does/not/exist"])
 def test_without_a_working_helper_kernels_are_compiled_here(tmp_path, monkeypatch, executable, workers, count):
@@ -792,6 +812,16 @@ def test_size_classes_waste_at_most_an_eighth():
         capacity = size_class(nbytes)
         assert capacity % 64 == 0 and nbytes <= capacity <= max(nbytes * 9 / 8, nbytes + 63)
         assert size_class(capacity) == capacity
+        assert nbytes <= 4 << 20 or capacity <= nbytes * 33 / 32
+
+
+def test_a_large_block_may_be_one_that_was_up_to_an_eighth_larger():
+    allocator = Allocator()
+    allocator.alloc(9 << 20)[1]
+    address = allocator.alloc(8 << 20)[0]
+    assert allocator.stats().mapped == 1 and allocator.stats().kept == 9 << 20
+    assert allocator.alloc(7 << 20)[0] != address
+    assert allocator.stats().mapped == 2
 
 
 def test_small_blocks_do_not_overlap():

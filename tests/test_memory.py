@@ -14,7 +14,7 @@ from lezero.hal import registry
 from lezero.runtime import residuals, run
 from lezero.schedule import recompute
 from lezero.schedule.budget import parse_bytes
-from lezero.schedule.memory import Interval, Space, lend
+from lezero.schedule.memory import Interval, Space, joined, lend
 from test_checkpoint import added_peak
 
 pytestmark = pytest.mark.skipif(registry.get_backend() != "cpu", reason="about the backend that plans memory")
@@ -296,10 +296,21 @@ def test_memory_that_is_lent_is_free_when_it_is_used():
     }  # fmt: skip
 
 
+def test_parts_of_a_block_are_lent_together_once_all_of_them_have_been_read():
+    parts = [Space("a", 1000, 5, inf), Space("b", 1000, 3, inf), Space("other", 4096, 2, inf), Space("d", 1024, 1, inf)]
+    places = [(0, 0), (0, 1024), (1, 0), (0, 4096)]
+    whole = joined([(s, *at) for s, at in zip(parts, places, strict=True)])
+    assert [(s.name, s.nbytes) for s in whole] == [("a", 2048), ("d", 1024), ("other", 4096)]
+    values = [Interval("both", 2048, 6, 7), Interval("second", 1024, 4, 5), Interval("too early", 1500, 5, 9)]
+    assert lend(whole[:1], values) == {"both": ("a", 0), "second": ("a", 1024)}
+    late = joined([(Space("x", 1024, -inf, 3), 0, 0), (Space("y", 1024, -inf, 5), 0, 1024)])
+    assert lend(late, [Interval("v", 2048, 0, 2), Interval("w", 1024, 3, 4)]) == {"v": ("x", 0), "w": ("x", 1024)}
+
+
 # -- reading the loss first -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make, most", [(transformer, 1.05), (convolutions, 1.2)])
+@pytest.mark.parametrize("make, most", [(transformer, 1.05), (convolutions, 1.05)])
 def test_reading_the_loss_before_backward_keeps_little_more(make, most, monkeypatch):
     for name in ("LEAST_TOTAL", "LEAST_BYTES"):
         monkeypatch.setattr(recompute, name, 0)
@@ -367,3 +378,51 @@ def test_memory_is_not_lent_while_a_kernel_beside_uses_it():
 
     for a, b in zip(gradients_of(True), gradients_of(False), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-10)
+
+
+def test_gradients_are_the_same_where_the_loss_was_read_first(monkeypatch):
+    """For several extents, and where something that was kept is held for longer."""
+    for name in ("LEAST_TOTAL", "LEAST_BYTES"):
+        monkeypatch.setattr(recompute, name, 0)
+    monkeypatch.setattr(registry.current()._arena, "poison", True)
+    lz.manual_seed(0)
+    net, shape = convolutions()
+    r = np.random.default_rng(0)
+    for n in (32, 24, 40, 32):
+        x, y = lz.tensor(r.normal(size=(n, *shape[1:])).astype("f4")), lz.tensor(r.integers(0, 5, n))
+
+        def grads(read, x=x, y=y):
+            net.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            if read:
+                loss.item()
+            if read == "twice":
+                loss.backward(retain_graph=True)
+                lz.realize()
+                net.zero_grad()
+            loss.backward()
+            return [p.grad.numpy() for p in net.parameters()]
+
+        plain, read, twice = grads(False), grads(True), grads("twice")
+        for a, b, c in zip(plain, read, twice, strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-4)
+            np.testing.assert_array_equal(c, b)
+
+
+def test_no_gradient_holds_the_memory_of_what_was_kept():
+    lz.manual_seed(0)
+    net = nn.Sequential(nn.ReLU(), *[nn.Linear(512, 512, bias=False) for _ in range(8)])
+    x = lz.tensor(np.random.default_rng(0).normal(size=(512, 512)).astype("f4"), requires_grad=True)
+    lz.realize()
+    before = lz.device.memory_allocated()
+    for _ in range(2):
+        x.grad = None
+        net.zero_grad()
+        loss = net(x).sum()
+        loss.item()
+        loss.backward()
+        lz.realize()
+    for p in net.parameters():
+        p.grad = None
+    registry.current()._arena.release()
+    assert lz.device.memory_allocated() - before <= (1 << 20) + (64 << 10)  # the gradient of x

@@ -72,11 +72,18 @@ class Backend:
         """Whatever else a program depends on (thread count, options); part of the key programs are found by."""
         return None
 
-    def compile(self, graph: Graph, donatable: frozenset[int] = frozenset(), inputs: Sequence[Buffer] = ()) -> Program:
+    def compile(
+        self,
+        graph: Graph,
+        donatable: frozenset[int] = frozenset(),
+        inputs: Sequence[Buffer] = (),
+        together: frozenset[int] = frozenset(),
+    ) -> Program:
         """A program for a graph.  Raises NotImplementedError naming an operation or dtype the backend lacks.
 
         donatable : positions of leaves whose buffers may be written over once they have been read
         inputs : buffers like those of every run (their strides are the same, their extents may differ in the symbols)
+        together : positions of outputs that are kept for one later run, and may be a ``Part`` of one block
         """
         raise NotImplementedError
 

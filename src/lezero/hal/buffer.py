@@ -43,6 +43,27 @@ class Buffer:
         return self.address
 
 
+class Part(Buffer):
+    """Memory at `offset` bytes in a `block` with others, which is let go of as a whole.
+
+    It is written over only by values that do not outlive a run, so that no result holds the block.
+    """
+
+    __slots__ = ("block", "offset")
+
+    def __init__(
+        self,
+        array: np.ndarray,
+        order: tuple[int, ...] | None,
+        address: int,
+        block: object,
+        offset: int,
+        device: str = "cpu",
+    ):
+        super().__init__(array, device, order, address)
+        self.block, self.offset = block, offset
+
+
 class Borrowed(Buffer):
     """Memory that belongs to somebody else: read, never written over."""
 

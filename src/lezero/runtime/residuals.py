@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from math import prod
+from operator import attrgetter
 
 from lezero.graph.dim import Dim, evaluate
 from lezero.graph.node import Node
 from lezero.runtime.checkpoint import Region, kept_for
 from lezero.schedule import recompute
 
+SHARE = 4
+"""From which part of `recompute.LEAST_TOTAL` on less is kept: a plan of both passes counts the gradients on their way too, and
+has the memory of its results for what is kept."""
 WITHIN_ROWS = frozenset({"batch_norm", "dropout", "layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax"})
 """Operations that take little more time than reading their input; a batch norm is given its statistics."""
 
@@ -22,7 +26,8 @@ WITHIN_ROWS = frozenset({"batch_norm", "dropout", "layer_norm", "rms_norm", "gro
 def residuals(
     reachable: Iterable[Node], have: Collection[Node], regions: Sequence[Region], bindings: Sequence[int]
 ) -> tuple[Node, ...]:
-    """The values to keep for the gradients of `reachable` nodes, besides those there are anyway (`have`)."""
+    """The values to keep for the gradients of `reachable` nodes, besides those there are anyway (`have`), as recorded: what
+    the gradient walk lets go of last comes first."""
     keep: dict[Node, None] = {}
     for node in reachable:
         for n in _declared(node):
@@ -30,9 +35,13 @@ def residuals(
                 if k not in have and k.op.kind != "source" and not k.op.is_leaf:
                     keep[k] = None
     sizes = {n: _nbytes(n, bindings) for n in keep}
-    if sum(sizes.values()) < recompute.LEAST_TOTAL:
-        return tuple(keep)
-    return tuple(_without_cheap(keep, have, sizes, bindings))
+    if SHARE * sum(sizes.values()) < recompute.LEAST_TOTAL:
+        return _in_order(keep)
+    return _in_order(_without_cheap(keep, have, sizes, bindings))
+
+
+def _in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    return tuple(sorted(nodes, key=attrgetter("index")))
 
 
 def _declared(node: Node) -> list[Node]:
@@ -97,8 +106,14 @@ def _made_of(
 def _cheap(node: Node) -> bool:
     if node.op.name in ("linear", "matmul"):
         depth = int(node.inputs[0].shape[-1])
-        return 2 * depth <= recompute.MOST_OPERATIONS * node.dtype.itemsize
+        return _shallow(depth, node)
+    if node.op.name == "convolution":
+        return _shallow(prod(map(int, node.inputs[1].shape[1:])), node)
     return node.op.kind in ("elementwise", "view", "source") or node.op.name in WITHIN_ROWS
+
+
+def _shallow(depth: int, node: Node) -> bool:
+    return 2 * depth <= recompute.MOST_OPERATIONS * node.dtype.itemsize
 
 
 def _nbytes(node: Node, bindings: Sequence[int]) -> int:

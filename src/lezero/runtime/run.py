@@ -21,7 +21,7 @@ from lezero.graph.dim import Dim
 from lezero.graph.dtype import default_watchers
 from lezero.graph.node import Graph, Node, toposort
 from lezero.hal import registry
-from lezero.hal.buffer import Buffer
+from lezero.hal.buffer import Borrowed, Buffer, Part
 from lezero.hal.references import held_once, others
 from lezero.runtime import bounds, failed, inference, recorder
 from lezero.runtime.recorder import STATE, Handle, Recording, Root
@@ -212,7 +212,8 @@ def _compute(rec: Recording, handles: Sequence[Handle], donate: bool) -> Ran:
     if inspect is not None:
         inspect(rec, ending, backend)
     donated = _donatable(rec, ending.held) if donate else frozenset()
-    key = (ending.goal, donated, tuple([b.order for b in rec.buffers]), backend.name, backend.plan_key())
+    parts = frozenset([i for i in donated if type(rec.buffers[i]) is Part])
+    key = (ending.goal, donated, parts, tuple([b.order for b in rec.buffers]), backend.name, backend.plan_key())
     plan = _plans.get(key)
     if plan is None:
         plan = _build(rec, ending, donated, backend)
@@ -340,7 +341,7 @@ def _donatable(rec: Recording, held: Collection[Node]) -> frozenset[int]:
     kept = {i for i, _ in rec.scalars}
     if held:
         kept.update(i for i, n in enumerate(rec.leaf_nodes) if n in held)
-    return frozenset([i for i in held_once(buffers) if i not in kept and type(buffers[i]) is Buffer])
+    return frozenset([i for i in held_once(buffers) if i not in kept and type(buffers[i]) is not Borrowed])
 
 
 def _build(rec: Recording, ending: Ending, donated: frozenset[int], backend: Any) -> Plan:
@@ -354,7 +355,8 @@ def _build(rec: Recording, ending: Ending, donated: frozenset[int], backend: Any
     statistics.plans_built += 1
     buffers = [rec.buffers[i] for i in positions]
     if rec.root.limit is None:
-        program = backend.compile(graph, donatable, buffers)
+        together = frozenset(range(len(outputs), len(graph.outputs)))
+        program = backend.compile(graph, donatable, buffers, together)
     else:
         program = backend.compile_within(graph, donatable, buffers, rec.root.limit)
     return Plan(program, graph, positions, kept)

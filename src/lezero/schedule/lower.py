@@ -32,7 +32,7 @@ PARTS = 64
 """Partial results, unless a part would be too long for one task: how many there are shows in the bits of a sum."""
 CUT = 1 << 8
 """Iterations in a block of a loop that is too long for one task, at the least."""
-BLOCK = 128
+BLOCK = 32
 """Numbers added up one after the other in a column, before sums of such blocks are."""
 WRITTEN_OUT = 9
 """Iterations up to which short reductions have no loop: windows of 2 x 2 and 3 x 3."""
@@ -94,6 +94,11 @@ class _Segment:
     members: list[Var]
     begin: ir.Value | None = None  # of a block of it: where it begins, and of how many iterations it is
     size: int = 0
+
+
+def _in_block(at: ir.Value) -> ir.Value:
+    """What is `at` in the first block of ``Lowering._in_blocks``, in that of now."""
+    return ir.call("add", at, ir.call("mul", ir.var("block"), ir.const(BLOCK)))
 
 
 class Lowering:
@@ -657,13 +662,24 @@ class Lowering:
         if outer:
             size = int(prod(s.var.extent for s in reduced))
             name, extent, bound, nested = self._rows(kept, inside=size, inner=1)
+        long = next((s for s in reversed(reduced) if type(s.var.extent) is Dim or s.var.extent > BLOCK), None)
+        if long is not None:
+            bound[long.var.name] = _in_block(ir.var("c"))
         self.emit.bound = bound
         body: list[ir.Stmt] = []
         for s, (stores, reduces) in enumerate(self._by_stage()):
             if not stores and not reduces:
                 continue
             body += self._accs(reduces)
-            body += self._short_nest(reduced, self._stage(s, stores, self._reduces(reduces) + self._stores(stores)))
+            inside = self._stage(s, stores, self._reduces(reduces) + self._stores(stores))
+            if long is None:
+                body += self._short_nest(reduced, inside)
+            else:
+                k = reduced.index(long)
+                inside = self._in_blocks(
+                    self._extent(long), reduces, self._nest(reduced[k + 1 :], inside, vector=False)
+                )
+                body += self._nest(reduced[:k], inside, vector=False)
         body += self._stores([n for n in self.stored if n in group.row])
         if not outer:
             return self._with_outer(inner.var.name, inner.var.extent, body, work, inner=body, vector=True)
@@ -726,7 +742,7 @@ class Lowering:
             length = ir.call("max", ir.call("min", chunk, ir.call("sub", n, begin)), ir.const(0))
             at = ir.call("add", begin, ir.var("c"))
             if inner_kept:
-                at = ir.call("add", at, ir.call("mul", ir.var("block"), ir.const(BLOCK)))
+                at = _in_block(at)
             bound[first.var.name] = at
         else:
             length = ir.call("max", ir.call("sub", ir.const(1), ir.TASK), ir.const(0))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
 
 ALIGNMENT = 64
 
@@ -35,7 +37,7 @@ def pack(intervals: Sequence[Interval]) -> tuple[dict[Hashable, int], int]:
     tiny: list[Interval] = []
     while order and (left := left - _aligned(order[-1].nbytes)) >= 0:
         tiny.append(order.pop())
-    placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), by offset
+    placed: list[tuple[int, int, float, float]] = []  # (offset, end, first, last), by offset
     offsets: dict[Hashable, int] = {}
     top = 0
     for v in order:
@@ -52,24 +54,49 @@ def pack(intervals: Sequence[Interval]) -> tuple[dict[Hashable, int], int]:
 
 @dataclass
 class Space:
-    """Memory of `nbytes` bytes that is free after record `after` and up to record `before`, both not included."""
+    """Memory of `nbytes` bytes that is free after record `after` and up to record `before`, both not included.
+
+    busy : what is in use for longer, as (first byte, end, first record, last record), by first byte
+    """
 
     name: Hashable
     nbytes: int
     after: float
     before: float
+    busy: tuple[tuple[int, int, float, float], ...] = ()
+
+
+def side_by_side(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Offsets of values that lie one after the other, and how much they take."""
+    ends = list(accumulate(map(_aligned, sizes), initial=0))
+    return ends[:-1], ends[-1]
+
+
+def joined(parts: Sequence[tuple[Space, int, int]]) -> list[Space]:
+    """Spaces that are parts of blocks, as (space, which block, offset in it): those next to each other are one."""
+    spaces: list[Space] = []
+    end: tuple[int, int] | None = None
+    for part, block, offset in sorted(parts, key=lambda p: p[1:]):
+        if end != (block, offset):
+            spaces.append(Space(part.name, 0, -inf, inf))
+        whole, size = spaces[-1], _aligned(part.nbytes)
+        busy = [(first, last) for first, last in ((-inf, part.after), (part.before, inf)) if first != last]
+        whole.busy += tuple((whole.nbytes, whole.nbytes + size, first, last) for first, last in busy)
+        whole.nbytes += size
+        end = block, offset + size
+    return spaces
 
 
 def lend(spaces: Sequence[Space], intervals: Sequence[Interval]) -> dict[Hashable, tuple[Hashable, int]]:
     """Values that fit in memory lent for a time, as (space, offset): largest first, each in the smallest that will do."""
     found: dict[Hashable, tuple[Hashable, int]] = {}
-    placed: dict[Hashable, list[tuple[int, int, int, int]]] = {}
+    placed: dict[Hashable, list[tuple[int, int, float, float]]] = {}
     by_size = sorted(spaces, key=lambda s: s.nbytes)
     for v in sorted(intervals, key=lambda v: (-v.nbytes, v.first)):
         for s in by_size:
             if s.nbytes < v.nbytes or s.after >= v.first or s.before <= v.last:
                 continue
-            here = placed.setdefault(s.name, [])
+            here = placed.setdefault(s.name, list(s.busy))
             at = _lowest(v, here)
             if at + v.nbytes <= s.nbytes:
                 insort(here, (at, at + _aligned(v.nbytes), v.first, v.last))
@@ -82,7 +109,7 @@ def _aligned(nbytes: int) -> int:
     return -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
 
 
-def _lowest(v: Interval, placed: Sequence[tuple[int, int, int, int]]) -> int:
+def _lowest(v: Interval, placed: Sequence[tuple[int, int, float, float]]) -> int:
     """The lowest offset that is free for the whole life of a value; placed: (offset, end, first, last), by offset."""
     size, begin, finish, at = _aligned(v.nbytes), v.first, v.last, 0
     for o, e, first, last in placed:

@@ -7,7 +7,7 @@ over inputs.  ``Schedule.instantiate`` is size arithmetic: launches with their i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Any
@@ -24,7 +24,7 @@ from lezero.schedule.groups import Group, Grouping, pieces
 from lezero.schedule.index import Ix, Var
 from lezero.schedule.layout import Order, linear, row_major
 from lezero.schedule.lower import Lowered, lower, number
-from lezero.schedule.memory import Interval, Space, lend, pack
+from lezero.schedule.memory import Interval, Space, joined, lend, pack, side_by_side
 from lezero.schedule.order import in_order
 from lezero.schedule.prepare import prepare
 from lezero.schedule.recompute import Effort, Recomputed, recompute
@@ -96,6 +96,8 @@ class Instance:
     moved_bytes: int  # read and written by all kernels
     bindings: tuple[int, ...]
     memory: list[Block]
+    together: dict[Node, int]  # where outputs lie in the one block that is kept
+    together_bytes: int
 
 
 @dataclass
@@ -111,6 +113,8 @@ class Schedule:
     lent: frozenset[Node]  # donated leaves in whose memory intermediate values may lie once they have been read
     target: Target
     threads: int
+    parts: frozenset[Node]  # those of `lent` that are parts of blocks
+    together: tuple[Node, ...]  # outputs that lie in one block, unless small
     refusals: list[tuple[Node, Group, str]] = field(default_factory=list)
     recomputed: list[Recomputed] = field(default_factory=list)
 
@@ -119,8 +123,12 @@ class Schedule:
         """How many there are: groups that run at the same time are one launch."""
         return len(self.steps) - len(self.beside)
 
-    def instantiate(self, bindings: Sequence[int]) -> Instance:
-        """Launches and memory for given extents of the symbols."""
+    def instantiate(self, bindings: Sequence[int], places: Mapping[Node, tuple[int, int]] | None = None) -> Instance:
+        """Launches and memory for given extents of the symbols.
+
+        places : for lent leaves that are parts of blocks, which block, and the offset in it
+        """
+        places = places or {}
         outputs = set(self.graph.outputs)
         raw: list[
             tuple[KernelSource, str, list[tuple[list[Any], list[int], tuple[int, ...], int]], int, int, bool, int, int]
@@ -173,6 +181,12 @@ class Schedule:
         lives = [Interval(name, size, first, last) for name, (size, first, last) in life.items()]
         spaces = [Space(n, nbytes(n), at, inf) for n, at in read.items()]
         spaces += [Space(n, nbytes(n), -inf, at) for n, at in written.items()]
+        together = [n for n in self.together if n not in self.reused and nbytes(n) >= LEAST_LENT]
+        offsets_together, together_bytes = side_by_side([nbytes(n) for n in together])
+        inside = dict(places) | {n: (-1, at) for n, at in zip(together, offsets_together)}
+        spaces = [s for s in spaces if s.name not in inside] + joined(
+            [(s, *inside[s.name]) for s in spaces if s.name in inside]
+        )
         lent = lend([s for s in spaces if s.nbytes >= LEAST_LENT], [v for v in lives if v.nbytes >= LEAST_LENT])
         offsets_, arena = pack([v for v in lives if v.name not in lent])
         records = []
@@ -199,7 +213,8 @@ class Schedule:
             records.append(Record(source, label, placed, combine, scratch, overwrites, beside, touched, entry))
         shapes = [tuple(number(d, bindings) for d in shape) for shape in self.shapes]
         memory = [Block(v.name, offsets_[v.name], v.nbytes, v.first, v.last) for v in lives if v.name in offsets_]
-        return Instance(records, arena, shapes, moved, tuple(bindings), memory)
+        kept = dict(zip(together, offsets_together))
+        return Instance(records, arena, shapes, moved, tuple(bindings), memory, kept, together_bytes)
 
     def flops(self, instance: Instance) -> list[float]:
         """Floating-point operations of each record (see ``schedule/work.py``); a step's are with the launches that multiply."""
@@ -330,12 +345,14 @@ def _strided(n: Node, base: Node) -> bool:
 
 def build(
     graph: Graph, leaf_orders: dict[Node, Order], donatable: frozenset[Node], target: Target, threads: int,
-    rounded: bool = False, effort: Effort | None = None,
+    rounded: bool = False, effort: Effort | None = None, parts: frozenset[Node] = frozenset(), together: Sequence[int] = (),
 ) -> Schedule:  # fmt: skip
     """Schedule a primitive graph (what ``passes.pipeline.restructure`` gives).
 
     rounded : whether matrix products of float32 may round their operands to bfloat16.
     effort : what to do to save memory; None does what costs little.
+    parts : donatable leaves that are parts of blocks, which no result may hold
+    together : positions of outputs that are kept for a later run
     """
     given = graph
     grouping, recomputed = arrange(graph, leaf_orders, threads, effort)
@@ -344,7 +361,7 @@ def build(
     steps = _steps(groups, grouping, stored, rounded)
     ordered, beside = order_steps(steps, graph.outputs)
     shapes = [n.shape for n in given.outputs]
-    reused, shared = _reuse(ordered, beside, graph, shapes, orders, donatable)
+    reused, shared = _reuse(ordered, beside, graph, shapes, orders, donatable - parts)
     lent = donatable - frozenset(reused.values()) - set(graph.outputs)
     return Schedule(
         graph,
@@ -358,6 +375,8 @@ def build(
         lent,
         target,
         threads,
+        lent & parts,
+        tuple(graph.outputs[k] for k in together),
         grouping.refusals,
         recomputed,
     )

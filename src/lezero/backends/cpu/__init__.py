@@ -15,13 +15,13 @@ import numpy as np
 
 from lezero.backends.cpu import arena, compiler, detect
 from lezero.backends.cpu.limited import LimitedProgram
-from lezero.backends.cpu.pool import default_pool, get_num_threads
+from lezero.backends.cpu.pool import default_pool, get_num_threads, walker_source
 from lezero.backends.cpu.table import RecordTimes, Table, TableBuilder
 from lezero.graph.dtype import DType
 from lezero.graph.node import Graph, Node
 from lezero.hal import precision
 from lezero.hal.backend import Backend, Program, Properties
-from lezero.hal.buffer import Buffer
+from lezero.hal.buffer import Buffer, Part
 from lezero.hal.references import others
 from lezero.passes.pipeline import restructure, switched_off
 from lezero.schedule.budget import Limit
@@ -48,10 +48,11 @@ class CpuProgram(Program):
 
     def __init__(self, schedule: Schedule, leaves: tuple[Node, ...], backend: CpuBackend):
         self.schedule, self.leaves, self.backend = schedule, leaves, backend
-        self.tables: OrderedDict[tuple[int, ...], tuple[Table, Instance, list[Any]]] = OrderedDict()
+        self.tables: OrderedDict[tuple, tuple[Table, Instance, list[Any]]] = OrderedDict()
         graph = schedule.graph
         position = {leaf: k for k, leaf in enumerate(leaves)}
         self.reused = [position[schedule.reused[n]] if n in schedule.reused else -1 for n in graph.outputs]
+        self.parts = [k for k, leaf in enumerate(leaves) if leaf in schedule.parts]
         self.layouts = [(n.dtype.numpy, _unless_row_major(n, schedule.orders[n])) for n in graph.outputs]
 
     def run(
@@ -61,21 +62,27 @@ class CpuProgram(Program):
         donated: Sequence[int] = (),
         into: Mapping[int, Buffer] | None = None,
     ) -> list[Buffer]:
-        key = tuple(bindings)
+        places = _places([inputs[k] for k in self.parts])
+        key = (*bindings, *places)
         found = self.tables.get(key)
         if found is None:
             with _no_collection():
-                found = self._table(key)
+                found = self._table(key, bindings, places)
         else:
             self.tables.move_to_end(key)
         table, instance, spare = found
         outputs: list[Buffer] = []
+        block = arena.alloc(instance.together_bytes) if instance.together else None
         for k, reused in enumerate(self.reused):
             if reused >= 0:
                 outputs.append(inputs[reused])
                 continue
             if into is not None and k in into:
                 outputs.append(into[k])
+                continue
+            at = instance.together.get(self.schedule.graph.outputs[k])
+            if at is not None and block is not None:
+                outputs.append(_part(instance.output_shapes[k], *self.layouts[k], *block, at))
                 continue
             outputs.append(self._output(k, instance.output_shapes[k], spare[k]))
         bases = array("q", [self.backend.reserve(instance.arena_bytes)])
@@ -103,14 +110,19 @@ class CpuProgram(Program):
             spare.append((made.array, made.address))
         return made
 
-    def _table(self, key: tuple[int, ...]) -> tuple[Table, Instance, list[Any]]:
-        instance = self.schedule.instantiate(key)
-        kernels = compiler.get_kernels([r.source for r in instance.records], self.schedule.target)
+    def _table(
+        self, key: tuple, bindings: Sequence[int], places: list[tuple[int, int]]
+    ) -> tuple[Table, Instance, list[Any]]:
+        instance = self.schedule.instantiate(bindings, {self.leaves[k]: p for k, p in zip(self.parts, places)})
+        results = sum(prod(s) * t.itemsize for s, (t, _) in zip(instance.output_shapes, self.layouts))
+        # The first run needs the walker as well: alone it would be compiled in this process.
+        sources = [*(r.source for r in instance.records), walker_source()]
+        kernels = compiler.get_kernels(sources, self.schedule.target, instance.arena_bytes + results)
         base: dict[Any, int] = {"arena": 0}
         base |= {leaf: 1 + k for k, leaf in enumerate(self.leaves)}
         base |= {n: 1 + len(self.leaves) + k for k, n in enumerate(self.schedule.graph.outputs)}
         builder = TableBuilder()
-        for r, kernel in zip(instance.records, kernels):
+        for r, kernel in zip(instance.records, kernels[:-1], strict=True):
             sets = [([(base[n], o) for n, o in operands], list(params), tasks) for operands, params, tasks in r.sets]
             builder.add(kernel, sets, r.combine_tasks, r.scratch_bytes, r.overwrites, r.label, not r.beside)
         made = self.tables[key] = (builder.build(), instance, [[] for _ in instance.output_shapes])
@@ -119,18 +131,40 @@ class CpuProgram(Program):
         return made
 
 
+def _places(buffers: Sequence[Buffer]) -> list[tuple[int, int]]:
+    """For each part of a block which one that is, and its offset; what is none is a block of its own."""
+    blocks: dict[int, int] = {}
+    return [
+        (blocks.setdefault(id(b.block), len(blocks)), b.offset)
+        if type(b) is Part
+        else (blocks.setdefault(id(b), len(blocks)), 0)
+        for b in buffers
+    ]
+
+
 def _unless_row_major(node: Node, order: tuple[int, ...]) -> tuple[int, ...] | None:
     return None if same_memory(node.shape, order, row_major(node.ndim)) else order
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...] | None) -> Buffer:
     """Memory for a value whose axes lie in `order`, as an array of its logical shape."""
-    physical = shape if order is None else tuple(shape[a] for a in order)
     address, block = arena.alloc(prod(shape) * dtype.itemsize)
-    array = np.asarray(block).view(dtype).reshape(physical)
-    if order is not None:
-        array = array.transpose(tuple(order.index(a) for a in range(len(order))))
-    return Buffer(array, "cpu", order, address)
+    return Buffer(_shaped(np.asarray(block), shape, dtype, order), "cpu", order, address)
+
+
+def _part(
+    shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...] | None, address: int, block: arena.Block, at: int
+) -> Part:
+    """The same, within a block of memory."""
+    memory = np.asarray(block)[at : at + prod(shape) * dtype.itemsize]
+    return Part(_shaped(memory, shape, dtype, order), order, address + at, block, at)
+
+
+def _shaped(memory: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...] | None) -> np.ndarray:
+    """Bytes as an array of a logical shape, whose axes lie in `order`."""
+    physical = shape if order is None else tuple(shape[a] for a in order)
+    array = memory.view(dtype).reshape(physical)
+    return array if order is None else array.transpose(tuple(order.index(a) for a in range(len(order))))
 
 
 class CpuBackend(Backend):
@@ -177,8 +211,14 @@ class CpuBackend(Backend):
         self._arena.release()
         arena.default_allocator.trim()
 
-    def compile(self, graph: Graph, donatable: frozenset[int] = frozenset(), inputs: Sequence[Buffer] = ()) -> Program:
-        return CpuProgram(self._schedule(graph, donatable, inputs)(None), graph.leaves, self)
+    def compile(
+        self,
+        graph: Graph,
+        donatable: frozenset[int] = frozenset(),
+        inputs: Sequence[Buffer] = (),
+        together: frozenset[int] = frozenset(),
+    ) -> Program:
+        return CpuProgram(self._schedule(graph, donatable, inputs, together)(None), graph.leaves, self)
 
     def compile_within(
         self, graph: Graph, donatable: frozenset[int], inputs: Sequence[Buffer], limit: Limit
@@ -188,11 +228,16 @@ class CpuBackend(Backend):
         return LimitedProgram(make, lambda schedule: CpuProgram(schedule, graph.leaves, self), limit)
 
     def _schedule(
-        self, graph: Graph, donatable: frozenset[int], inputs: Sequence[Buffer]
+        self,
+        graph: Graph,
+        donatable: frozenset[int],
+        inputs: Sequence[Buffer],
+        together: frozenset[int] = frozenset(),
     ) -> Callable[[Effort | None], Schedule]:
         """What schedules a graph with a given effort to save memory."""
         orders = {leaf: b.order or row_major(leaf.ndim) for leaf, b in zip(graph.leaves, inputs)}
         may_write = frozenset(graph.leaves[k] for k in donatable)
+        parts = frozenset(graph.leaves[k] for k in donatable if type(inputs[k]) is Part)
         rounded = precision.float32_matmul == "medium"
         target, threads = detect.detect(), get_num_threads()
         with _no_collection():
@@ -200,7 +245,7 @@ class CpuBackend(Backend):
 
         def schedule(effort: Effort | None) -> Schedule:
             with _no_collection():
-                return build(primitive, orders, may_write, target, threads, rounded, effort)
+                return build(primitive, orders, may_write, target, threads, rounded, effort, parts, sorted(together))
 
         return schedule
 

@@ -1,8 +1,8 @@
 """Memory for tensors and for the temporaries of a run.
 
-Blocks come in size classes (eight to an octave, so at most an eighth is lost) and go back to a list of their class
-when dropped: a training loop asks for the same sizes again and again and touches no new pages.  Large blocks are
-mapped one by one, on huge-page borders where that helps; small ones are cut from slabs.
+Blocks come in size classes (eight to an octave, so at most an eighth is lost; 32 to an octave from 4 MiB on) and go back to
+a list of their class when dropped: a training loop asks for the same sizes again and again and touches no new pages.  Large
+blocks are mapped one by one, on huge-page borders where that helps; small ones are cut from slabs.
 
 Mappings are private, so that a forked child gets its own copy, as it expects.
 
@@ -27,6 +27,7 @@ import numpy as np
 ALIGNMENT = 64
 _SLAB = 1 << 20
 _SLAB_LARGEST = 1 << 16  # larger blocks have a mapping of their own
+_FINE = 4 << 20  # larger blocks have finer classes, and may be taken from one up to an eighth larger
 _HUGE_PAGE = 2 << 20
 _KEEP = 256 << 20  # unused bytes kept in any case; beyond it, as much as was ever in use
 
@@ -96,7 +97,7 @@ class Allocator:
         capacity = size_class(nbytes)
         with self._lock:
             self._collect()
-            free = self._free.get(capacity)
+            capacity, free = self._unused(capacity)
             if free:
                 address, mapping = free.pop()
                 self._kept -= capacity
@@ -126,6 +127,14 @@ class Allocator:
         with self._lock:
             self._collect()
             self._trim(keep)
+
+    def _unused(self, capacity: int) -> tuple[int, list[tuple[int, object]] | None]:
+        """The blocks to take one of for `capacity` bytes, and how many they have."""
+        found = self._free.get(capacity)
+        if found or capacity < _FINE:
+            return capacity, found
+        larger = [c for c, blocks in self._free.items() if blocks and capacity < c <= capacity * 9 // 8]
+        return (min(larger), self._free[min(larger)]) if larger else (capacity, None)
 
     def _collect(self) -> None:
         while self._returned:
@@ -177,12 +186,12 @@ class Allocator:
 
 
 def size_class(nbytes: int) -> int:
-    """The capacity of a block for `nbytes`: one of eight steps between two powers of two, a multiple of 64."""
+    """The capacity of a block for `nbytes`: one of 8 steps between two powers of two (32 from 4 MiB on), a multiple of 64."""
     if nbytes < 0:
         raise ValueError(f"cannot allocate {nbytes} bytes")
     if nbytes <= 8 * ALIGNMENT:
         return max(-(-nbytes // ALIGNMENT), 1) * ALIGNMENT
-    step = 1 << ((nbytes - 1).bit_length() - 4)
+    step = 1 << ((nbytes - 1).bit_length() - (6 if nbytes > _FINE else 4))
     return -(-nbytes // step) * step
 
 

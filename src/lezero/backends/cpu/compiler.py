@@ -34,6 +34,7 @@ from lezero.codegen.target import Target
 
 _WORTH_HELP = 6  # missing kernels; a helper needs as long to start as three or four take to compile
 _MANY = 24  # missing kernels from which on helpers compile them all and end: LLVM takes 100 MB in each process
+_LARGE = 64 << 20  # bytes of what the kernels are for, from which on helpers compile them however few they are
 _IDLE_SECONDS = 60
 _OWN_COMPILATIONS = 200  # in this process, 15 MB
 _HELPER_COMPILATIONS = 1000  # in a helper, before the next batch gets a new one
@@ -51,8 +52,10 @@ class Compiler:
         self._helpers: list[_Helper] = []
         self._lock = threading.RLock()  # one batch at a time: no key is compiled twice at once
 
-    def get_kernels(self, sources: Sequence[KernelSource], target: Target) -> list[LoadedKernel]:
+    def get_kernels(self, sources: Sequence[KernelSource], target: Target, nbytes: int = 0) -> list[LoadedKernel]:
         """Loaded kernels for `sources`, in order; equal keys share one.
+
+        nbytes : memory that is needed to run them, in which LLVM's would be a burden
 
         Raises
         ------
@@ -72,7 +75,7 @@ class Compiler:
                 # Another thread may have had them compiled while this one waited.
                 missing = self._look_on_disk(self._look_in_memory(missing, found), found)
                 self.misses += len(missing)
-                for name, image in self._compile(missing, target).items():
+                for name, image in self._compile(missing, target, nbytes).items():
                     self.disk.write(name, image)
                     self._keep(name, load(image), found)
         return [found[name] for name in digests]
@@ -118,7 +121,7 @@ class Compiler:
         self.memory.put(name, kernel)
         found[name] = kernel
 
-    def _compile(self, missing: dict[str, KernelSource], target: Target) -> dict[str, bytes]:
+    def _compile(self, missing: dict[str, KernelSource], target: Target, nbytes: int) -> dict[str, bytes]:
         """Objects of all `missing`, with as many hands as it is worth."""
         todo = deque(missing.items())
         images: dict[str, bytes] = {}
@@ -139,8 +142,9 @@ class Compiler:
                         return
                     images[task[0]] = image
 
-        helpers = self._get_helpers(len(missing))
-        aside = bool(helpers) and _helpers_alone(len(missing))
+        alone = _helpers_alone(len(missing), nbytes)
+        helpers = self._get_helpers(len(missing), alone)
+        aside = bool(helpers) and alone
         feeders = [threading.Thread(target=feed, args=(h,), daemon=True) for h in helpers]
         for feeder in feeders:
             feeder.start()
@@ -155,7 +159,7 @@ class Compiler:
             for feeder in feeders:
                 feeder.join()
             raise
-        if aside:
+        if aside and len(missing) >= _MANY:
             self.close()  # what is compiled for runs now, and may need the memory
         for name in missing.keys() - images.keys():
             images[name] = self._compile_here(missing[name].emit(target), target)
@@ -166,9 +170,9 @@ class Compiler:
         self._own += 1
         return llvm.compile_to_object(text, target)
 
-    def _get_helpers(self, kernels: int) -> list[_Helper]:
-        most = worker_count() + _helpers_alone(kernels)  # one more in this process's place
-        wanted = min(most, kernels // (_WORTH_HELP // 2)) if kernels >= _WORTH_HELP else 0
+    def _get_helpers(self, kernels: int, alone: bool) -> list[_Helper]:
+        most = worker_count() + alone  # one more in this process's place
+        wanted = min(most, kernels // (_WORTH_HELP // 2)) if kernels >= _WORTH_HELP else int(alone)
         if self._own >= _OWN_COMPILATIONS and not workers_forbidden():
             wanted = max(wanted, 1)
         for helper in list(self._helpers):
@@ -251,9 +255,9 @@ def worker_count() -> int:
     return knobs.number("LEZERO_COMPILE_WORKERS", core_count() - 1, what, 0, 1024)
 
 
-def _helpers_alone(kernels: int) -> bool:
+def _helpers_alone(kernels: int, nbytes: int) -> bool:
     """Whether this process leaves a batch to its helpers; where their number was asked for, it takes part."""
-    return kernels >= _MANY and not os.environ.get("LEZERO_COMPILE_WORKERS", "").strip()
+    return (kernels >= _MANY or nbytes >= _LARGE) and not os.environ.get("LEZERO_COMPILE_WORKERS", "").strip()
 
 
 def workers_forbidden() -> bool:
@@ -282,9 +286,9 @@ def default() -> Compiler:
         return _default
 
 
-def get_kernels(sources: Sequence[KernelSource], target: Target) -> list[LoadedKernel]:
+def get_kernels(sources: Sequence[KernelSource], target: Target, nbytes: int = 0) -> list[LoadedKernel]:
     """Loaded kernels for `sources`, in order, through the process's caches (see `Compiler.get_kernels`)."""
-    return default().get_kernels(sources, target)
+    return default().get_kernels(sources, target, nbytes)
 
 
 def _after_fork_in_child() -> None:

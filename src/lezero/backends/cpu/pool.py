@@ -18,6 +18,7 @@ import time
 import weakref
 from array import array
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -26,12 +27,19 @@ from lezero.backends.cpu import walker
 from lezero.backends.cpu.compiler import core_count, get_kernels
 from lezero.backends.cpu.detect import detect
 from lezero.backends.cpu.table import RecordTimes, Table, record_times
+from lezero.codegen.launch import KernelSource
 
 MAX_THREADS = 1024
 _SLICE_NANOSECONDS = 50_000_000
 _IDLE_SPINS = 4000
 _WAIT_SPINS = 4000
 _SCRATCH_LINE = 4096  # scratch areas of two threads never share a page
+
+
+@cache
+def walker_source() -> KernelSource:
+    """The code that goes through a table."""
+    return walker.source(detect())
 
 
 class ThreadPool:
@@ -41,7 +49,7 @@ class ThreadPool:
         if threads < 1:
             raise ValueError(f"a pool needs at least one thread, not {threads}")
         self.threads = threads
-        (self._code,) = get_kernels([walker.source(detect())], detect())
+        (self._code,) = get_kernels([walker_source()], detect())
         symbols = self._code.symbols
         i64, pointer = ctypes.c_int64, ctypes.c_void_p
         self._walk = ctypes.CFUNCTYPE(i64, pointer, i64)(symbols["walk"])

@@ -67,5 +67,11 @@ class NumpyBackend(Backend):
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Buffer:
         return Buffer(np.empty(shape, dtype.numpy))
 
-    def compile(self, graph: Graph, donatable: frozenset[int] = frozenset(), inputs: Sequence[Buffer] = ()) -> Program:
+    def compile(
+        self,
+        graph: Graph,
+        donatable: frozenset[int] = frozenset(),
+        inputs: Sequence[Buffer] = (),
+        together: frozenset[int] = frozenset(),
+    ) -> Program:
         return NumpyProgram(graph)
