@@ -60,6 +60,46 @@ def test_a_linear_layer_with_bias_and_gelu_is_one_kernel():
     assert kernels(lambda: F.gelu(F.linear(x, w, b))) == 1
 
 
+def test_what_follows_a_linear_layer_on_sequences_follows_its_tiles():
+    """The product's rows are positions of all sequences: dimensions that are split, symbolic or not, and merged again."""
+    x, w, b = normal(4, 6, 5, 32), normal(32, 32), normal(32)
+    assert kernels(lambda: F.gelu(F.linear(x, w, b))) == 1
+    assert kernels(lambda: F.linear(x, w, b) + x) == 1
+    table = normal(10, 32)
+    for batch, length in ((3, 7), (2, 5)):
+        tokens = lz.tensor(np.arange(batch * length).reshape(batch, length) % 10)
+        embedded = F.embedding(tokens, table)
+        lz.realize(embedded)
+        assert kernels(lambda: F.linear(F.gelu(F.linear(embedded, w, b)), w, b) + embedded) == 2  # noqa: B023
+
+
+def operations_of_products(step, *data):
+    return [set(k.operations) for k in lz.explain(step, *data).kernels if "dot" in k.operations]
+
+
+def test_the_gradient_of_an_activation_follows_the_product_that_makes_what_it_is_of():
+    x, first, second = normal(4, 6, 32), nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def step(x):
+        second(lz.tanh(first(x))).square().sum().backward()
+        return first.weight.grad
+
+    assert sum("mul" in found for found in operations_of_products(step, x)) == 2  # of the loss and of tanh
+
+
+def test_a_product_stores_nothing_that_its_readers_can_compute():
+    """What layer norm's gradient makes of its incoming one goes into sums: the product that gives that one stores it alone."""
+    x, first, second, norm = normal(4, 6, 32), nn.Linear(32, 32), nn.Linear(32, 32), nn.LayerNorm(32)
+
+    def step(x):
+        h = norm(first(x))
+        (second(h) + h).square().sum().backward()
+        return first.weight.grad
+
+    assert {"dot", "add"} in operations_of_products(step, x)
+    assert not any("sub" in found or {"add", "mul"} <= found for found in operations_of_products(step, x)[2:])
+
+
 def test_a_convolution_with_bias_and_relu_is_one_kernel():
     x, w, b = normal(2, 16, 8, 8), normal(32, 16, 3, 3), normal(32)
     packed = F.relu(F.conv2d(x, w, b, padding=1))

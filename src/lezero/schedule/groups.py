@@ -493,7 +493,24 @@ class Grouping:
             follows = _planewise(e, group) if planar(root) else _pixelwise(e, group, self.orders[root])
             if not follows:
                 return f"{a.node.op.name} does not follow the convolution's pixels"
+        if not (self._takes_the_place(group, node, read) or self._wanted_in_memory(node)):
+            return "its readers compute it from what is stored anyway"
         return None
+
+    def _takes_the_place(self, group: Group, node: Node, read: list[Access]) -> bool:
+        """Whether what a value is computed from need not be stored if the value is."""
+        members = {node, *group.nodes}
+        of = {a.node for a in read} & members
+        return of.isdisjoint(self.outputs) and all(self._readers(n) <= members for n in of)
+
+    def _wanted_in_memory(self, node: Node, steps: int = MAX_STEPS) -> bool:
+        """Whether a value, or what is computed from it element by element, is read from memory by a product."""
+        if node in self.outputs or node in self._in_memory:
+            return True
+        readers = self._readers(node) if steps else set()
+        return all(n.op.kind == "elementwise" for n in readers) and any(
+            self._wanted_in_memory(n, steps - 1) for n in readers
+        )
 
     def _try_reduce(self, group: Group, node: Node) -> str | None:
         x = node.inputs[0]
