@@ -48,6 +48,22 @@ def test_cross_entropy_is_one_kernel():
     assert kernels(lambda: F.nll_loss(x, target)) == 1
 
 
+def test_class_labels_have_the_rows_of_scores_on_sequences():
+    """As many as there are positions, which is an extent of their own until the scores are compared with them."""
+    table, w = normal(10, 32), normal(100, 32)
+    w.requires_grad_()
+
+    def step(tokens, target):
+        scores = F.linear(F.embedding(tokens, table), w)
+        loss = F.cross_entropy(scores.reshape(-1, 100), target)
+        loss.backward()
+        return loss, w.grad
+
+    tokens, target = lz.tensor(np.arange(21).reshape(3, 7) % 10), lz.tensor(np.arange(21))
+    found = [set(k.operations) for k in lz.explain(step, tokens, target).kernels]
+    assert any({"max", "exp", "eq", "mul"} <= operations for operations in found)
+
+
 def test_losses_are_one_kernel_each():
     x, y = normal(64, 10), normal(64, 10)
     assert kernels(lambda: F.mse_loss(x, y)) == 1
