@@ -23,7 +23,7 @@ from lezero.ops.base import REGISTRY
 from lezero.passes.pipeline import switched_off
 from lezero.schedule.index import TRUE, Ix, Mask, Var
 from lezero.schedule.layout import Order, Seen, linear, planar, row_major
-from lezero.schedule.packed import packed, reshaped_from
+from lezero.schedule.packed import packed, reshaped_from, rounded
 from lezero.schedule.statistics import squares_of, sums_of
 
 MAX_NODES = 64
@@ -107,7 +107,9 @@ class Grouping:
         self._sizes: dict[Node, int] = {}
         self._variables: dict[tuple, Var] = {}
         self._accesses: dict[tuple, tuple[tuple[Ix, ...], list[Access]]] = {}
-        self._sunk = self._packed(order)
+        packs = not self._off & {"fuse", "packed"}
+        self.rounded = rounded(order, self.users, outputs, orders) if packs else set()  # by the products that read them
+        self._sunk = self._packed(order) | self.rounded
         self._accesses.clear()  # those found with less that is computed where it is used
         self._in_memory -= self._sunk
         if not self._off & {"fuse", "see_through"}:
