@@ -93,6 +93,12 @@ def operations_of_products(step, *data):
     return [set(k.operations) for k in lz.explain(step, *data).kernels if "dot" in k.operations]
 
 
+def test_work_on_sequences_in_half_precision_has_a_kernel_of_its_own():
+    x, w, b = (t.to(lz.bfloat16) for t in (normal(4, 6, 32), normal(32, 32), normal(32)))
+    lz.realize(x, w, b)
+    assert [set(k.operations) for k in lz.explain(lambda: F.linear(x, w, b) + x).kernels] == [{"dot"}, {"add"}]
+
+
 def test_the_gradient_of_an_activation_follows_the_product_that_makes_what_it_is_of():
     x, first, second = normal(4, 6, 32), nn.Linear(32, 64), nn.Linear(64, 32)
 
