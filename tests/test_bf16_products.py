@@ -67,6 +67,29 @@ def test_operands_of_f32_are_rounded_while_they_are_packed(target: Target, trans
         np.testing.assert_allclose(out, exact, rtol=0, atol=2e-6 * np.abs(exact).max())
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("wide", [(False, True), (True, False), (True, True)])
+def test_operands_that_lie_in_f32_are_what_a_cast_makes_of_them(target: Target, dtype: str, wide: tuple[bool, bool]):
+    """Bit for bit, at every level, in matrix products of either orientation and with one vector."""
+    rng = np.random.default_rng(5)
+    sizes = [(2, 17, 33, 5), (1, 100, 64, 101), (1, 1, 400, 300), (1, 400, 1, 300)]
+    for turn, (batch, m, n, k) in enumerate(size for size in sizes for _ in range(2)):
+        a, b = (rng.normal(size=(batch, *s)).astype(np.float32) for s in ((m, k), (k, n)))
+        b[0, 0, 0] = np.inf
+        turned = bool(turn % 2)
+        stored = {"a": np.ascontiguousarray(a.swapaxes(1, 2)), "b": np.ascontiguousarray(b.swapaxes(1, 2))}
+        stored = stored if turned else {"a": a, "b": b}
+        low = {name: x.astype(NUMPY[dtype]) for name, x in stored.items()}
+        results = []
+        for which in ((False, False), wide):
+            out = poison((batch, m, n), "f32")
+            plan = plan_matmul(MatmulSpec(dtype, "f32", turned, turned, wide=which), batch, m, n, k, 2, target)
+            operands = {name: stored[name] if w else low[name] for name, w in zip("ab", which, strict=True)}
+            run(plan, {**operands, "out": out}, target, 2)
+            results.append(out)
+        np.testing.assert_array_equal(results[0], results[1])
+
+
 @pytest.mark.parametrize("trans_a", [False, True])
 @pytest.mark.parametrize("trans_b", [False, True])
 def test_nothing_beside_an_operand_is_multiplied(target: Target, trans_a: bool, trans_b: bool):

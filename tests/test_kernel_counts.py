@@ -48,6 +48,22 @@ def test_cross_entropy_is_one_kernel():
     assert kernels(lambda: F.nll_loss(x, target)) == 1
 
 
+def test_class_labels_have_the_rows_of_scores_on_sequences():
+    """As many as there are positions, which is an extent of their own until the scores are compared with them."""
+    table, w = normal(10, 32), normal(100, 32)
+    w.requires_grad_()
+
+    def step(tokens, target):
+        scores = F.linear(F.embedding(tokens, table), w)
+        loss = F.cross_entropy(scores.reshape(-1, 100), target)
+        loss.backward()
+        return loss, w.grad
+
+    tokens, target = lz.tensor(np.arange(21).reshape(3, 7) % 10), lz.tensor(np.arange(21))
+    found = [set(k.operations) for k in lz.explain(step, tokens, target).kernels]
+    assert any({"max", "exp", "eq", "mul"} <= operations for operations in found)
+
+
 def test_losses_are_one_kernel_each():
     x, y = normal(64, 10), normal(64, 10)
     assert kernels(lambda: F.mse_loss(x, y)) == 1
@@ -58,6 +74,52 @@ def test_losses_are_one_kernel_each():
 def test_a_linear_layer_with_bias_and_gelu_is_one_kernel():
     x, w, b = normal(64, 100), normal(32, 100), normal(32)
     assert kernels(lambda: F.gelu(F.linear(x, w, b))) == 1
+
+
+def test_what_follows_a_linear_layer_on_sequences_follows_its_tiles():
+    """The product's rows are positions of all sequences: dimensions that are split, symbolic or not, and merged again."""
+    x, w, b = normal(4, 6, 5, 32), normal(32, 32), normal(32)
+    assert kernels(lambda: F.gelu(F.linear(x, w, b))) == 1
+    assert kernels(lambda: F.linear(x, w, b) + x) == 1
+    table = normal(10, 32)
+    for batch, length in ((3, 7), (2, 5)):
+        tokens = lz.tensor(np.arange(batch * length).reshape(batch, length) % 10)
+        embedded = F.embedding(tokens, table)
+        lz.realize(embedded)
+        assert kernels(lambda: F.linear(F.gelu(F.linear(embedded, w, b)), w, b) + embedded) == 2  # noqa: B023
+
+
+def operations_of_products(step, *data):
+    return [set(k.operations) for k in lz.explain(step, *data).kernels if "dot" in k.operations]
+
+
+def test_work_on_sequences_in_half_precision_has_a_kernel_of_its_own():
+    x, w, b = (t.to(lz.bfloat16) for t in (normal(4, 6, 32), normal(32, 32), normal(32)))
+    lz.realize(x, w, b)
+    assert [set(k.operations) for k in lz.explain(lambda: F.linear(x, w, b) + x).kernels] == [{"dot"}, {"add"}]
+
+
+def test_the_gradient_of_an_activation_follows_the_product_that_makes_what_it_is_of():
+    x, first, second = normal(4, 6, 32), nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def step(x):
+        second(lz.tanh(first(x))).square().sum().backward()
+        return first.weight.grad
+
+    assert sum("mul" in found for found in operations_of_products(step, x)) == 2  # of the loss and of tanh
+
+
+def test_a_product_stores_nothing_that_its_readers_can_compute():
+    """What layer norm's gradient makes of its incoming one goes into sums: the product that gives that one stores it alone."""
+    x, first, second, norm = normal(4, 6, 32), nn.Linear(32, 32), nn.Linear(32, 32), nn.LayerNorm(32)
+
+    def step(x):
+        h = norm(first(x))
+        (second(h) + h).square().sum().backward()
+        return first.weight.grad
+
+    assert {"dot", "add"} in operations_of_products(step, x)
+    assert not any("sub" in found or {"add", "mul"} <= found for found in operations_of_products(step, x)[2:])
 
 
 def test_a_convolution_with_bias_and_relu_is_one_kernel():

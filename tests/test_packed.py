@@ -11,6 +11,7 @@ from conftest import EXAMPLES
 from lezero.hal import registry
 from lezero.runtime import run
 from lezero.schedule import packed
+from lezero.schedule.contractions import Contracted
 from test_backend_fuzz import check, sizes
 
 torch = pytest.importorskip("torch")
@@ -120,3 +121,41 @@ def test_what_something_else_reads_stays_in_memory(small):
 def test_random_programs(block, small):
     for seed in range(block * 10_000 + 800_000, block * 10_000 + 800_000 + 3 * EXAMPLES):
         check(seed, sizes(seed, 25))
+
+
+def of_low_precision(x, w, low):
+    """A linear layer's result and gradients under autocast, and how many kernels that takes."""
+    x, w = lz.tensor(x, requires_grad=True), lz.tensor(w, requires_grad=True)
+    with lz.amp.autocast("cpu", dtype=low):
+        y = F.linear(x, w).tanh()
+    y.float().square().sum().backward()
+    lz.realize(y, x.grad, w.grad)
+    kernels = run.statistics.last[0].program.schedule.kernels
+    return [t.float().numpy() for t in (y.detach(), x.grad, w.grad)], kernels
+
+
+@pytest.mark.parametrize("low", [lz.bfloat16, lz.float16])
+def test_weights_are_rounded_by_the_products_that_read_them(monkeypatch, low):
+    r = np.random.default_rng(2)
+    x, w = r.normal(size=(4, 6, 40)).astype(np.float32), r.normal(size=(50, 40)).astype(np.float32)
+    got, kernels = of_low_precision(x, w, low)
+    monkeypatch.setenv("LEZERO_PASSES", "-packed")
+    run._plans.clear()
+    expected, more = of_low_precision(x, w, low)
+    assert more > kernels
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_product_does_not_overwrite_what_it_is_still_rounding():
+    """Its tiles may lie over those of a residual that they are added to, but not if that is the weight."""
+    r = np.random.default_rng(3)
+    weight = lz.nn.Parameter(lz.tensor(r.normal(size=(90, 90)).astype(np.float32)))
+    a, b = (lz.tensor(r.normal(size=(90, 90)).astype(np.float32)).to(lz.bfloat16) for _ in range(2))
+    lz.realize(a, b)
+    for rounding in (False, True):
+        result = weight.detach() + (a @ (weight.detach().to(lz.bfloat16) if rounding else b)).float()
+        lz.realize(result)
+        steps = [step.what for steps in run.statistics.last[0].program.schedule.steps for step in steps]
+        (product,) = (what for what in steps if isinstance(what, Contracted))
+        assert len(product.in_place) == (not rounding)

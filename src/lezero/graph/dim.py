@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lezero.switched import switched
 
@@ -72,8 +72,8 @@ def _divide(a: Poly, b: Poly) -> tuple[Poly, Poly] | None:
     return _poly(quotient), _poly(rest)
 
 
-def evaluate(expr: Poly, bindings: Sequence[int]) -> int:
-    """The number of a polynomial when symbol k has the value bindings[k]."""
+def evaluate(expr: Poly, bindings: Sequence[int] | Mapping[int, int]) -> int:
+    """The number of a polynomial when symbol k has the value bindings[k]; an extent if those are."""
     total = 0
     for mono, coefficient in expr:
         for atom in mono:
@@ -82,7 +82,7 @@ def evaluate(expr: Poly, bindings: Sequence[int]) -> int:
     return total
 
 
-def _atom(atom: Atom, bindings: Sequence[int]) -> int:
+def _atom(atom: Atom, bindings: Sequence[int] | Mapping[int, int]) -> int:
     if atom[0] == "s":
         return bindings[atom[1]]
     a, b = evaluate(atom[1], bindings), evaluate(atom[2], bindings)

@@ -29,7 +29,7 @@ from lezero.schedule.groups import Group, Grouping
 from lezero.schedule.index import Ix, Var
 from lezero.schedule.layout import from_planes, linear, now, planar, row_major
 from lezero.schedule.lower import Lowering, number
-from lezero.schedule.prepare import matrix
+from lezero.schedule.prepare import Matrices, matrix
 from lezero.schedule.statistics import squares_of
 
 
@@ -65,7 +65,8 @@ class Contracted:
             turned = (trans_a != a_turned, trans_b != b_turned)
             head = _Head(group, grouping, self).build() if grouping.inline(self.a.source) else None
             rounded = rounded and dtype == "f32"
-            self.spec: Any = MatmulSpec(dtype, dtype, *turned, self.epilogue, rounded, head)
+            wide = (self.a.source.dtype is not root.inputs[0].dtype, self.b.source.dtype is not root.inputs[1].dtype)
+            self.spec: Any = MatmulSpec(dtype, dtype, *turned, self.epilogue, rounded, head, wide)
             self.lda = self.a.column_stride if a_turned else self.a.row_stride
             self.ldb = self.b.column_stride if b_turned else self.b.row_stride
         else:
@@ -88,8 +89,7 @@ class Contracted:
         return made
 
     def _matrix(self, name: str, x: Node, grouping: Grouping) -> Any:
-        m = matrix(x, grouping.orders, grouping.outputs)
-        assert m is not None, x
+        m = _factor(x, grouping)
         self.operands[name] = m.source
         self.offsets[name] = m.offset
         return m
@@ -149,6 +149,13 @@ class Contracted:
             plan.launches[-1] = replace(last, operands=("w:parts", "sum", "w:squares"))
             plan.workspaces["w:squares"] = self.spec.channels[1] * self.sums[0].dtype.itemsize
         return plan
+
+
+def _factor(x: Node, grouping: Grouping) -> Matrices:
+    """Where a product reads an operand."""
+    m = matrix(x, grouping.orders, grouping.outputs)
+    assert m is not None, x
+    return replace(m, source=m.source.inputs[0]) if m.source in grouping.rounded else m
 
 
 class _Head(Lowering):
@@ -257,7 +264,7 @@ class _Tail(Lowering):
 
         A tile is finished once, and a vector of it is loaded before the first result that is computed from it is stored.
         """
-        factors = {matrix(x, self.grouping.orders, self.grouping.outputs).source for x in self.root.inputs}  # type: ignore[union-attr]
+        factors = {_factor(x, self.grouping).source for x in self.root.inputs}
         pairs = []
         for i, n in enumerate(self.stored):
             own = self._index(linear(self.group.index[n], n.shape, self.grouping.orders[n]))

@@ -99,7 +99,17 @@ class Ix:
         terms = dict(self.terms)
         for k, (a, c) in o.terms.items():
             terms[k] = (a, terms[k][1] + c) if k in terms else (a, c)
-        return Ix(terms, self.constant + o.constant)
+        return Ix(terms, self.constant + o.constant)._rejoined()
+
+    def _rejoined(self) -> Ix:
+        """n * (e // n) + e % n is e: a dimension that was split, and is one again."""
+        for key, (a, c) in self.terms.items():
+            if key[0] != "%" or not _is_number(a[2]):
+                continue
+            (whole,) = (a[1] // a[2]).terms
+            if whole in self.terms and same(self.terms[whole][1], c * a[2]):
+                return Ix({k: t for k, t in self.terms.items() if k not in (key, whole)}, self.constant) + a[1] * c
+        return self
 
     __radd__ = __add__
 

@@ -7,11 +7,12 @@ one to read it, and there is no second value of that size.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from lezero.graph.dim import same
 from lezero.graph.node import Node
+from lezero.schedule.layout import Order
 
 LEAST_BYTES = 16 << 20
 """A value that certainly does not stay in a cache between the kernel that writes it and those that read it."""
@@ -41,6 +42,43 @@ def packed(
         if chain:
             found[x] = chain
     return found
+
+
+def rounded(
+    order: Sequence[Node], users: dict[Node, list[Node]], outputs: Collection[Node], orders: Mapping[Node, Order]
+) -> set[Node]:
+    """Leaves in half precision that only products read: they read the leaf itself and round what they pack.
+
+    Weights under autocast: each is read by two products, and rounding it in a kernel of its own would read and write memory
+    as often.
+    """
+    return {
+        n
+        for n in order
+        if n.op.name == "cast"
+        and n.dtype.code in ("bf16", "f16")
+        and n.inputs[0].op.is_leaf
+        and n.inputs[0].dtype.code == "f32"
+        and n.ndim > 1
+        and n not in outputs
+        and orders[n] == orders[n.inputs[0]]
+        and _only_multiplied(n, users, outputs)
+    }
+
+
+def _only_multiplied(value: Node, users: dict[Node, list[Node]], outputs: Collection[Node]) -> bool:
+    """Whether nothing but at most `MAX_USES` products read a value, in whatever shape."""
+    readers = 0
+    todo = [value]
+    while todo:
+        for user in users.get(todo.pop(), ()):
+            if user.op.name in ("reshape", "permute") and user not in outputs:
+                todo.append(user)
+            elif user.op.name == "dot":
+                readers += 1
+            else:
+                return False
+    return 0 < readers <= MAX_USES
 
 
 def reshaped_from(x: Node) -> Node:

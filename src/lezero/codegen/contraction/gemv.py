@@ -33,7 +33,7 @@ def launch(spec: MatmulSpec, params: tuple[int, ...], threads: int) -> Launch:
 @lru_cache(maxsize=64)
 def source(spec: MatmulSpec, left: bool) -> KernelSource:
     """`left`: the vector is A."""
-    key = f"gemv {spec.dtype} {spec.trans_a:d}{spec.trans_b:d} {left:d} {spec.tail.key()}"
+    key = f"gemv {' '.join(spec.sources)} {spec.trans_a:d}{spec.trans_b:d} {left:d} {spec.tail.key()}"
 
     def scratch(p: tuple[int, ...]) -> int:
         return (p[1] + p[2] + p[3] + 256) * 8
@@ -45,7 +45,8 @@ def emit(spec: MatmulSpec, left: bool, target: Target) -> str:
     module = Module(target)
     c = Code(module)
     p = {name: c.param(i) for i, name in enumerate(PARAMS)}
-    memory, to = MEMORY[spec.dtype], MEMORY[COMPUTE[spec.dtype]]
+    other, stored = spec.sources if left else spec.sources[::-1]
+    other_memory, memory, to = MEMORY[other], MEMORY[stored], MEMORY[COMPUTE[spec.dtype]]
     lanes = target.lanes(TYPES[COMPUTE[spec.dtype]])
     register = f"<{lanes} x {to}>"
     epilogue = Emitter(c, spec.tail, lanes, first_buffer=2, first_param=len(PARAMS))
@@ -63,12 +64,11 @@ def emit(spec: MatmulSpec, left: bool, target: Target) -> str:
     def multiply(batch: Operand, begin: Operand, end: Operand) -> None:
         """y[0 : end - begin], and the epilogue over it."""
         matrix = c.gep(b if left else a, c.mul(batch, matrix_step), memory)
-        from_vector = c.gep(a if left else b, c.mul(batch, vector_step), memory)
+        from_vector = c.gep(a if left else b, c.mul(batch, vector_step), other_memory)
 
         def widen(i: str) -> None:
-            c.store(
-                to, load_as(c, spec.dtype, to, 1, c.gep(from_vector, c.mul(i, element), memory)), c.gep(vector, i, to)
-            )
+            value = load_as(c, other, to, 1, c.gep(from_vector, c.mul(i, element), other_memory))
+            c.store(to, value, c.gep(vector, i, to))
 
         c.loop(0, p["k"], widen)
         count = c.sub(end, begin)
@@ -106,7 +106,7 @@ def emit(spec: MatmulSpec, left: bool, target: Target) -> str:
 
             def step(j: Operand, sums: tuple[str, ...], mask: str | None) -> list[str]:
                 v = c.vector_load(to, lanes, c.gep(vector, j, to), mask)
-                loaded = [load_as(c, spec.dtype, to, lanes, c.gep(line, j, memory), mask) for line in lines]
+                loaded = [load_as(c, stored, to, lanes, c.gep(line, j, memory), mask) for line in lines]
                 return [c.fma(to, lanes, x, v, total) for x, total in zip(loaded, sums, strict=True)]
 
             whole = c.mul(c.div(p["k"], lanes), lanes)
@@ -136,9 +136,7 @@ def emit(spec: MatmulSpec, left: bool, target: Target) -> str:
                 here = c.gep(y, j, to)
                 total = c.vector_load(to, lanes, here)
                 for line, factor in zip(lines, factors, strict=True):
-                    total = c.fma(
-                        to, lanes, load_as(c, spec.dtype, to, lanes, c.gep(line, j, memory), mask), factor, total
-                    )
+                    total = c.fma(to, lanes, load_as(c, stored, to, lanes, c.gep(line, j, memory), mask), factor, total)
                 c.vector_store(to, lanes, total, here)
 
             c.over_vectors(count, lanes, step)

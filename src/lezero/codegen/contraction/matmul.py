@@ -147,7 +147,7 @@ def reads_in_place(spec: MatmulSpec, tile: Tile, target: Target, mc: int, k: int
 
 @lru_cache(maxsize=256)
 def source(spec: MatmulSpec, tile: Tile) -> KernelSource:
-    key = f"matmul {spec.dtype} {spec.trans_a:d}{spec.trans_b:d} {tile} {spec.tail.key()}"
+    key = f"matmul {' '.join(spec.sources)} {spec.trans_a:d}{spec.trans_b:d} {tile} {spec.tail.key()}"
     if spec.prologue is not None:
         key += f" of {spec.prologue.params} {spec.prologue.key()}"
     return KernelSource(
@@ -175,7 +175,9 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
     emit_rows_tiles(module, tile, STRETCH)
     c = Code(module)
     p = {name: c.param(i) for i, name in enumerate(PARAMS)}
-    memory, to, height = MEMORY[spec.dtype], tile.type, tile.height
+    to, height = tile.type, tile.height
+    a_source, b_source = spec.sources
+    a_memory, b_memory = MEMORY[a_source], MEMORY[b_source]
     packing = pairs if tile.pairs else pack
     steps = (lambda k: pairs.steps(c, k)) if tile.pairs else (lambda k: k)
     own = spec.prologue.params if spec.prologue else 0
@@ -202,24 +204,24 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
         k = c.min(p["depth"], c.sub(p["k"], k0))
         a_from = c.add(c.mul(matrix, p["sa"]), c.mul(k0, p["lda"] if spec.trans_a else 1))
         b_from = c.add(c.mul(matrix, p["sb"]), c.mul(k0, 1 if spec.trans_b else p["ldb"]))
-        pack_a(m0, rows, k0, k, c.gep(a, a_from, memory))
-        b_here = c.gep(b, b_from, memory)
+        pack_a(m0, rows, k0, k, c.gep(a, a_from, a_memory))
+        b_here = c.gep(b, b_from, b_memory)
         n1 = c.min(c.add(n0, p["nc"]), p["n"])
 
         def columns(col: str) -> None:
             left = c.sub(p["n"], col)
             if spec.trans_b:
-                start = c.gep(b_here, c.mul(col, p["ldb"]), memory)
-                packing.transpose_panel(c, spec.dtype, to, tile.lanes, tile.width, start, p["ldb"], k, left, panel)
+                start = c.gep(b_here, c.mul(col, p["ldb"]), b_memory)
+                packing.transpose_panel(c, b_source, to, tile.lanes, tile.width, start, p["ldb"], k, left, panel)
                 b_panel, step = panel, str(tile.width)
             else:
-                start = c.gep(b_here, col, memory)
+                start = c.gep(b_here, col, b_memory)
                 whole_panel = c.value(f"icmp sge i64 {left}, {tile.width}")
                 in_place = c.value(f"and i1 {whole_panel}, {c.less(0, p['in_place'])}")
                 b_panel, step = c.select(in_place, start, panel, "ptr"), c.select(in_place, p["ldb"], tile.width)
 
                 def copy() -> None:
-                    packing.copy_panel(c, spec.dtype, to, tile.lanes, tile.vectors, start, p["ldb"], k, left, panel)
+                    packing.copy_panel(c, b_source, to, tile.lanes, tile.vectors, start, p["ldb"], k, left, panel)
 
                 c.when(in_place, lambda: None, copy)
 
@@ -249,16 +251,16 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
 
     def pack_a(m0: Operand, rows: Operand, k0: Operand, k: Operand, a_here: str) -> None:
         if spec.trans_a:
-            start = c.gep(a_here, m0, memory)
-            operands = (c, spec.dtype, to, tile.lanes, row, start, p["lda"], rows, k, block)
+            start = c.gep(a_here, m0, a_memory)
+            operands = (c, a_source, to, tile.lanes, row, start, p["lda"], rows, k, block)
             computed = {"computed": lambda j, i, mask: element(c.add(k0, j), c.add(m0, i), mask)} if element else {}
             c.when(c.less(0, k), lambda: packing.transpose_rows(*operands, **computed))
         else:
 
             def one(r: str) -> None:
-                start = c.gep(a_here, c.mul(c.add(m0, r), p["lda"]), memory)
+                start = c.gep(a_here, c.mul(c.add(m0, r), p["lda"]), a_memory)
                 computed = {"computed": lambda i, mask: element(c.add(m0, r), c.add(k0, i), mask)} if element else {}
-                packing.copy_row(c, spec.dtype, to, tile.lanes, start, k, c.gep(block, c.mul(r, row), to), **computed)
+                packing.copy_row(c, a_source, to, tile.lanes, start, k, c.gep(block, c.mul(r, row), to), **computed)
 
             c.loop(0, rows, one)
 

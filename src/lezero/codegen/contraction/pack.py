@@ -14,7 +14,8 @@ from lezero.codegen.values import X
 
 
 def load_as(c: Code, source: str, to: str, lanes: int, pointer: str, mask: str | None = None) -> str:
-    """Load `lanes` elements stored as `source`; half floats are widened to f32, which `to` (an LLVM type) then is."""
+    """Load `lanes` elements stored as `source`; half floats are widened to f32, which `to` (an LLVM type) then is, and what is
+    to be rounded is."""
     memory = MEMORY[source]
     if lanes == 1:
         raw = c.load(memory, pointer)
@@ -22,6 +23,10 @@ def load_as(c: Code, source: str, to: str, lanes: int, pointer: str, mask: str |
         raw = c.vector_load(memory, lanes, pointer, mask)
     if source in ("f16", "bf16") and to == "float":
         return half.decode(c.values, X(c.values, raw, memory, lanes), source).name
+    if source.startswith("f32 to "):
+        rounded = source.removeprefix("f32 to ")
+        bits = half.round_to(c.values, X(c.values, raw, memory, lanes), rounded)
+        return half.decode(c.values, bits, rounded).name
     return raw
 
 

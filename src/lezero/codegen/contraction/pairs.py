@@ -10,11 +10,9 @@ is packed may be f32, too: it is rounded on the way.
 
 from __future__ import annotations
 
-from lezero.codegen import half
 from lezero.codegen.contraction.pack import transpose
 from lezero.codegen.contraction.text import MEMORY, Code, Operand
 from lezero.codegen.target import Target
-from lezero.codegen.values import X
 
 TO = "float"
 
@@ -40,7 +38,28 @@ def multiply_add(c: Code, lanes: int, row: str, column: str, total: str) -> str:
 def load(c: Code, source: str, lanes: int, pointer: str, mask: str | None) -> str:
     """A register of bf16 (i16) from memory of bf16 or, rounded, of f32."""
     raw = c.vector_load(MEMORY[source], lanes, pointer, mask)
-    return raw if source == "bf16" else half.round_to(c.values, X(c.values, raw, TO, lanes), "bf16").name
+    return raw if source == "bf16" else rounded(c, lanes, raw)
+
+
+def rounded(c: Code, lanes: int, value: str) -> str:
+    """f32 to bf16 (i16) in one instruction, which takes subnormal numbers for zero; so does multiplying."""
+    bits = 32 * lanes
+    if bits > 512:
+        n, bits = lanes // 2, bits // 2
+        halves = [
+            c.value(
+                f"shufflevector <{lanes} x float> {value}, <{lanes} x float> poison, "
+                f"<{n} x i32> <{', '.join(f'i32 {first + i}' for i in range(n))}>"
+            )
+            for first in (n, 0)
+        ]
+        name, parts = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{bits}", halves
+    else:
+        n, name, parts = lanes, f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}", [value]
+    result, operand = f"<{lanes} x bfloat>", f"<{n} x float>"
+    c.declare(result, name, *[operand] * len(parts))
+    call = c.value(f"call {result} @{name}({', '.join(f'{operand} {x}' for x in parts)})")
+    return c.value(f"bitcast {result} {call} to <{lanes} x i16>")
 
 
 def join(

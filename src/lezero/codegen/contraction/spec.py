@@ -42,6 +42,7 @@ class MatmulSpec:
     epilogue : None stores the product as `out_dtype` in the operand "out".
     rounded : f32 operands may be rounded to bf16, where such products are faster.
     prologue : what A is computed from while it is packed, instead of being in memory (f32 and f64, a batch of 1).
+    wide : whether A, and B, lie in memory as f32 and are rounded to `dtype` (bf16 or f16) while they are packed.
     """
 
     dtype: str = "f32"
@@ -51,6 +52,13 @@ class MatmulSpec:
     epilogue: Epilogue | None = None
     rounded: bool = False
     prologue: Prologue | None = None
+    wide: tuple[bool, bool] = (False, False)
+
+    @property
+    def sources(self) -> tuple[str, str]:
+        """How A and B are loaded."""
+        a, b = (f"f32 to {self.dtype}" if wide else self.dtype for wide in self.wide)
+        return a, b
 
     @property
     def tail(self) -> Epilogue:
