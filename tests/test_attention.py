@@ -1,4 +1,4 @@
-"""Attention of many queries: a part of them at a time, with nothing of the size of all scores in memory."""
+"""Attention of many queries, by its kernel or a part of them at a time, with nothing of the size of all scores in memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lezero import nn
 from lezero.hal import registry
 from lezero.nn.functional.attention import attention_weights
 from lezero.ops import attention as module
+from lezero.passes import attention as kernels
 from lezero.runtime import run
 
 torch = pytest.importorskip("torch")
@@ -19,9 +20,13 @@ native = pytest.mark.skipif(registry.get_backend() != "cpu", reason="about the b
 peer = torch.nn.functional.scaled_dot_product_attention
 
 
-@pytest.fixture
-def many(monkeypatch):
-    """Parts of at most seven queries."""
+@pytest.fixture(params=["parts", "kernel"])
+def many(monkeypatch, request):
+    """Parts of at most seven queries, or the kernel that takes all."""
+    if request.param == "parts":
+        monkeypatch.setenv("LEZERO_PASSES", "-attention")
+    monkeypatch.setattr(kernels, "LEAST_SCORES", 0)
+    run._plans.clear()
     monkeypatch.setattr(module, "BLOCK", 7)
 
 

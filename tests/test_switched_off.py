@@ -105,8 +105,13 @@ def follows(schedule):
     )
 
 
+def fused(group):
+    """Several operations in one kernel; attention's results have no kernels apart."""
+    return len(group.nodes) > 1 and "gives" not in group.nodes[0].op.attrs
+
+
 def with_epilogues(schedule):
-    return sum(g.kind == "contraction" and len(g.nodes) > 1 for g in schedule.grouping.groups)
+    return sum(g.kind == "contraction" and fused(g) for g in schedule.grouping.groups)
 
 
 def contracted(schedule):
@@ -122,7 +127,7 @@ FEWER = {
     "recompute": lambda s: len(s.recomputed),
     "share": lambda s: len(s.shared),
     "together": lambda s: len(s.beside) + sum(len(steps) - 1 for steps in s.steps),
-    "fuse": lambda s: sum(len(g.nodes) > 1 for g in s.grouping.groups),
+    "fuse": lambda s: sum(fused(g) for g in s.grouping.groups),
 }
 """What there is none of without a pass, and some with it."""
 

@@ -44,9 +44,8 @@ class Limits:
 
     def computing(self, flops: float, products: str = "plain") -> float:
         """The least time for so many operations; `products` as ``schedule.work.products`` says."""
-        if products == "pairs":
-            return flops / self.pairs_per_second
-        return flops * (16 / 36 if products == "filtered" else 1) / self.flops_per_second
+        rate = self.pairs_per_second if products.endswith("pairs") else self.flops_per_second
+        return flops * (16 / 36 if products.startswith("filtered") else 1) / rate
 
     def seconds(self, flops: float, moved_bytes: float, products: str = "plain") -> float:
         """The least time for so many operations and bytes that go through memory, if each hides behind the other."""

@@ -3,6 +3,7 @@
 from lezero.ops import (  # noqa: F401
     activations,
     attention,
+    attention_blocks,
     conv,
     dropout,
     einsum,

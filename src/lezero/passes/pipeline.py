@@ -32,6 +32,7 @@ from collections.abc import Callable
 
 from lezero.graph.node import Graph, verify
 from lezero.knobs import KnobError
+from lezero.passes.attention import attention
 from lezero.passes.decompose import decompose
 from lezero.passes.settle import settle_extents
 from lezero.passes.simplify import eliminate_common, pin_outputs, remove_idle
@@ -41,6 +42,7 @@ Pass = Callable[[Graph], Graph]
 PIPELINE: tuple[Pass, ...] = (
     settle_extents,  # first, while the nodes are those that were recorded, with their guards
     eliminate_common,  # the same call recorded twice, on coarse operations: cheap now, and fewer to take apart
+    attention,  # where it has a kernel of its own; it is taken apart elsewhere
     decompose,
     remove_idle,
     eliminate_common,  # what different operations have in common inside, such as the mean of a variance

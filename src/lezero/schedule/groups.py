@@ -308,7 +308,8 @@ class Grouping:
 
     def _place(self, node: Node) -> None:
         if node.op.kind in ("contraction", "opaque"):
-            self._new(node)
+            if not self._beside(node):
+                self._new(node)
             return
         read = self.accesses(node, self._anywhere(node))
         for group in () if "fuse" in self._off else self._candidates(read):
@@ -318,6 +319,15 @@ class Grouping:
                 return
             self.refusals.append((node, group, why))
         self._new(node)
+
+    def _beside(self, node: Node) -> bool:
+        """Join the kernel that gives this result of attention's with others of the same inputs."""
+        for x in self.users[node.inputs[0]] if "gives" in node.op.attrs else ():
+            group = self.group_of.get(x)
+            if group is not None and x.op is node.op and x.inputs == node.inputs and x.attrs[1:] == node.attrs[1:]:
+                self._admit(group, node, tuple([Ix.of(v) for v in self._loops(node.shape)]), 0, [])
+                return True
+        return False
 
     def _candidates(self, read: list[Access]) -> list[Group]:
         """Groups a node might join: those it reads from, latest first, then those that read the same values."""

@@ -1,7 +1,7 @@
 """Bring operands of contractions and opaque operations into a form their kernels take.
 
 Matrix products read their operands in place wherever the access is strided (a transpose is a flag, a slice a stride);
-convolutions want dense channels-last activations and row-major weights; opaque operations want row-major operands.  What
+attention in addition reads any strides of its batches and heads; convolutions want dense channels-last activations and row-major weights; opaque operations want row-major operands.  What
 does not fit is copied, and the copy is an ordinary element-wise node, so it fuses into whatever produces the value.
 """
 
@@ -27,7 +27,9 @@ from lezero.schedule.layout import (
     row_major,
     same_memory,
 )
+from lezero.schedule.strided import strided
 
+ATTENTION = frozenset(("attention_blocks", "attention_blocks_grad"))
 FLOATS = frozenset(("f32", "f64", "bf16", "f16"))
 
 
@@ -52,6 +54,11 @@ def prepare(graph: Graph, leaf_orders: dict[Node, Order]) -> tuple[Graph, dict[N
         if node.op.name == "dot":
             inputs = tuple(
                 x if matrix(n, orders, outputs) is not None else copy(x, row_major(x.ndim))
+                for n, x in zip(map(_settled, node.inputs), map(_settled, inputs))
+            )
+        elif node.op.name in ATTENTION:
+            inputs = tuple(
+                x if strided(n, orders, outputs) is not None else copy(x, row_major(x.ndim))
                 for n, x in zip(map(_settled, node.inputs), map(_settled, inputs))
             )
         elif node.op.kind == "contraction":

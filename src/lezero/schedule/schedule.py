@@ -19,6 +19,7 @@ from lezero.graph.dim import identical, same
 from lezero.graph.node import Graph, Node
 from lezero.passes.pipeline import switched_off
 from lezero.schedule.alike import Forms
+from lezero.schedule.attention import Attention
 from lezero.schedule.contractions import Contracted
 from lezero.schedule.groups import Group, Grouping, pieces
 from lezero.schedule.index import Ix, Var
@@ -26,7 +27,7 @@ from lezero.schedule.layout import Order, linear, row_major
 from lezero.schedule.lower import Lowered, lower, number
 from lezero.schedule.memory import Interval, Space, joined, lend, pack, side_by_side
 from lezero.schedule.order import in_order
-from lezero.schedule.prepare import prepare
+from lezero.schedule.prepare import ATTENTION, prepare
 from lezero.schedule.recompute import Effort, Recomputed, recompute
 from lezero.schedule.recompute import nbytes as seen_bytes
 from lezero.schedule.work import flops, multiplies
@@ -439,6 +440,8 @@ def _alike(group: Group, like: Step, mine: dict[Node, Node], stored: set[Node]) 
 def _step(group: Group, grouping: Grouping, stored: set[Node], rounded: bool) -> Step:
     writes = tuple(n for n in group.nodes if n in stored)
     reads = frozenset(group.reads)
+    if group.nodes[0].op.name in ATTENTION:
+        return Step(group, Attention(group, grouping), [], reads, writes)
     if group.kind == "contraction":
         return Step(group, Contracted(group, grouping, stored, rounded), [], reads, writes)
     if group.kind == "opaque":

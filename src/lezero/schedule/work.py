@@ -40,6 +40,8 @@ def flops(node: Node, bindings: Sequence[int]) -> int:
 
 def _products(node: Node, elements, bindings: Sequence[int]) -> int:
     """Multiply-adds of a contraction: for each element of the result (a convolution's, of its gradients too) a sum's length."""
+    if node.op.name in ("attention_blocks", "attention_blocks_grad"):
+        return _products_of_attention(node, elements, bindings)
     x, w = node.inputs
     if node.op.name == "dot":
         return elements(node) * number(x.shape[-2 if node.attrs[0] else -1], bindings)
@@ -49,11 +51,23 @@ def _products(node: Node, elements, bindings: Sequence[int]) -> int:
     return elements(pixels) * prod(number(d, bindings) for d in w.shape[1:])
 
 
+def _products_of_attention(node: Node, elements, bindings: Sequence[int]) -> int:
+    """Two products forward, and five backward: those of both kinds of scores are counted with the gradients of q and k."""
+    q, _, v = node.inputs[3:6] if node.op.name == "attention_blocks_grad" else node.inputs[:3]
+    keys = number(v.shape[-2], bindings)
+    features = elements(q) * keys
+    values = features // number(q.shape[-1], bindings) * number(v.shape[-1], bindings)
+    gives = str(node.named_attrs()["gives"])
+    return {"y": features + values, "logarithm": 0, "dq": 2 * features, "dk": features + values, "dv": values}[gives]
+
+
 def products(source: KernelSource) -> str:
-    """How a kernel multiplies: "plain", "pairs" of bf16, or "filtered", with 16 products for the 36 that are counted."""
-    if source.name.startswith("winograd"):
-        return "filtered"
-    return "pairs" if "pairs=True" in source.key else "plain"
+    """How a kernel multiplies: "plain", in "pairs" of bf16, "filtered", with 16 products for the 36 that are counted, or
+    in "filtered pairs"."""
+    filtered = source.name.startswith("winograd")
+    if "pairs=True" in source.key:
+        return "filtered pairs" if filtered else "pairs"
+    return "filtered" if filtered else "plain"
 
 
 def multiplies(launch: Launch) -> bool:

@@ -90,7 +90,7 @@ def entry_words(tile: Tile) -> int:
     return 1 + -(-tile.height // 8) * 8
 
 
-def emit_rows_tiles(module: Module, tile: Tile, stretch: int | None = None) -> None:
+def emit_rows_tiles(module: Module, tile: Tile, stretch: int | None = None, add: bool = False) -> None:
     """Define ``@rows<h>(ptr table, i64 blocks, ptr b, i64 step, i64 k, i64 ahead, ptr out, i64 stride)`` for each height.
 
     A block's entry in the table is an offset from `b` in elements, then pointers to A's rows.  Rows of B are `step`
@@ -98,14 +98,15 @@ def emit_rows_tiles(module: Module, tile: Tile, stretch: int | None = None) -> N
     first row, where the next tile most often begins, is fetched into L2, a line with every step of k: fourteen short rows
     at a time are more than the processor foresees by itself (pointwise convolutions gain up to a third).
 
-    With `stretch`, sums are taken over so many steps of k at most before they are added to the result.
+    With `stretch`, sums are taken over so many steps of k at most before they are added to the result.  With `add` the
+    functions are called ``@add<h>``, and add to what is there.
     """
     for height in heights(tile):
         arguments = "ptr %table, i64 %blocks, ptr %b, i64 %step, i64 %k, i64 %ahead, ptr %out, i64 %stride"
-        c = Code(module, f"rows{height}", arguments, internal=True)
+        c = Code(module, f"{'add' if add else 'rows'}{height}", arguments, internal=True)
         _expect_tile(c, tile, height, "%stride")
         if stretch is None:
-            _store_tile(c, tile, rows_sums(c, tile, height, 0, "%k"), "%stride")
+            _store_tile(c, tile, rows_sums(c, tile, height, 0, "%k"), "%stride", add)
         else:
             _sum_in_stretches(c, tile, height, stretch)
         c.finish()
@@ -184,7 +185,7 @@ def _expect_tile(c: Code, tile: Tile, height: int, stride: Operand) -> None:
 
 
 def call_tile(c: Code, tile: Tile, kind: str, rows: Operand, arguments: str) -> None:
-    """Call the smallest tile function of `kind` ("rows" or "panel") that covers `rows`."""
+    """Call the smallest tile function of `kind` ("rows", "add" or "panel") that covers `rows`."""
 
     def choose(sizes: list[int]) -> None:
         if len(sizes) == 1:

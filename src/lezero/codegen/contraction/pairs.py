@@ -77,14 +77,6 @@ def join(
     return c.value(f"bitcast {words} {c.value(f'or {words} {low}, {high}')} to <{lanes} x float>")
 
 
-def rounded(c: Code, lanes: int, value: str) -> str:
-    """A register of f32 as bf16 (i16) that is to be multiplied: subnormal numbers are zero, as they are for the product."""
-    name = f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * lanes}"
-    c.declare(f"<{lanes} x bfloat>", name, f"<{lanes} x float>")
-    narrow = c.value(f"call <{lanes} x bfloat> @{name}(<{lanes} x float> {value})")
-    return c.value(f"bitcast <{lanes} x bfloat> {narrow} to <{lanes} x i16>")
-
-
 def rounded_pair(c: Code, lanes: int, first: str, second: str) -> str:
     """Pairs of two registers of f32, rounded."""
     words = f"<{lanes} x i32>"

@@ -1,0 +1,86 @@
+"""Attention that has a tiled kernel is computed by it, and so are its gradients (``codegen/contraction/attention.py``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lezero.graph.dim import same
+from lezero.graph.node import Graph, Node, with_inputs
+from lezero.ops.base import REGISTRY
+from lezero.ops.expr import Expr
+
+KERNEL_DTYPES = frozenset(("f32", "f64"))
+LEAST_SCORES = 1 << 16
+"""Scores of a head from which on the kernels are used.  At 1,024 queries and keys of 64 features they take 0.55 of the time of
+products and softmax in parts; at 128 about the same, which has yet to be measured on a quiet machine."""
+MOST_PRODUCTS = 1 << 31
+"""Products of a head's gradient at most: a task takes whole heads, and must not be long."""
+
+
+def attention(graph: Graph) -> Graph:
+    """Replace ``attention`` and ``attention_grad`` where the kernels take what they are given; the rest is taken apart later.
+
+    A gradient whose result is computed in the same graph has its logarithms; one of a past computes them again.
+    """
+    made: dict[Any, Node] = {}
+
+    def once(name: str, operands: list[Expr], attrs: dict[str, Any], like: Node) -> Expr:
+        key = name, tuple(x.node for x in operands), tuple(attrs.values())
+        if key not in made:
+            made[key] = REGISTRY[name](*operands, **attrs).node
+            made[key].site = like.site
+        return Expr(made[key])
+
+    def four(node: Node) -> Expr:
+        """With all four dimensions; the same node whoever asks."""
+        key = node, "four"
+        if key not in made:
+            made[key] = _to(Expr(node), (1,) * (4 - node.ndim) + tuple(node.shape)).node
+        return Expr(made[key])
+
+    def change(node: Node, inputs: tuple[Node, ...]) -> Node:
+        node = node if node.op.is_leaf else with_inputs(node, inputs)
+        first = {"attention": 0, "attention_grad": 2}.get(node.op.name)
+        if first is None:
+            return node
+        attrs = node.named_attrs()
+        q, k, v, *mask = node.inputs[first:]
+        wrt = attrs.get("wrt")
+        if attrs["p"] or wrt == "mask" or not _taken(q, k, v, mask):
+            return node
+        operands = [four(x) for x in (q, k, v, *mask)]
+        what = {name: attrs[name] for name in ("is_causal", "scale")}
+        y = once("attention_blocks", operands, {"gives": "y", **what}, node)
+        if wrt is None:
+            return _as(y, node)
+        logarithm = once("attention_blocks", operands, {"gives": "logarithm", **what}, node)
+        given = [four(node.inputs[0]), y, logarithm, *operands]
+        return _as(once("attention_blocks_grad", given, {"gives": f"d{wrt}", **what}, node), node)
+
+    return graph.rebuild(change)
+
+
+def _taken(q: Node, k: Node, v: Node, mask: list[Node]) -> bool:
+    """Whether there is a kernel: for heads that have keys of their own and masks with a number for each key."""
+    if not 2 <= q.ndim <= 4 or q.dtype.code not in KERNEL_DTYPES or any(x.dtype is not q.dtype for x in (k, v)):
+        return False
+    if int(q.shape[-2]) * int(k.shape[-2]) <= LEAST_SCORES:
+        return False
+    if 5 * int(q.shape[-2]) * int(k.shape[-2]) * int(q.shape[-1] + v.shape[-1]) > 2 * MOST_PRODUCTS:
+        return False
+    if any(not same(a, b) for a, b in zip(q.shape[:-2], k.shape[:-2])) or any(
+        same(d, 0) for x in (q, k, v) for d in x.shape
+    ):
+        return False
+    return all(
+        m.ndim >= 1 and same(m.shape[-1], k.shape[-2]) and (m.dtype.kind == "b" or m.dtype is q.dtype) for m in mask
+    )
+
+
+def _to(x: Expr, shape: tuple[int, ...]) -> Expr:
+    return REGISTRY["reshape"](x, shape=shape)
+
+
+def _as(made: Expr, node: Node) -> Node:
+    """What a kernel gives, (batch, rows, heads, columns), as what `node` gives."""
+    return _to(REGISTRY["permute"](made, axes=(0, 2, 1, 3)), tuple(node.shape)).node

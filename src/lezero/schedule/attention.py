@@ -1,0 +1,79 @@
+"""Attention's kernels: from a node to their plan (``codegen/contraction/attention.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from math import sqrt
+
+from lezero.codegen.contraction.attention import AttentionSpec, Extents, plan_attention, plan_attention_grad
+from lezero.codegen.launch import Plan
+from lezero.codegen.target import Target
+from lezero.graph.node import Node
+from lezero.schedule.contractions import Contracted
+from lezero.schedule.groups import Group, Grouping
+from lezero.schedule.lower import number
+from lezero.schedule.strided import strided
+
+OPERANDS = {
+    "attention_blocks": ("q", "k", "v", "mask"),
+    "attention_blocks_grad": ("dy", "y", "logarithm", "q", "k", "v", "mask"),
+}
+RESULTS = {"attention_blocks": ("y", "logarithm"), "attention_blocks_grad": ("dq", "dk", "dv")}
+
+
+class Attention(Contracted):
+    """A kernel of attention, ready to be planned for any extents."""
+
+    def __init__(self, group: Group, grouping: Grouping):
+        self.root = root = group.nodes[0]
+        self.name = root.op.name
+        self.operands: dict[str, Node] = {str(n.named_attrs()["gives"]): n for n in group.nodes}
+        self.offsets: dict[str, int] = {}
+        self.stored, self.sums, self.in_place = list(group.nodes), [], ()
+        self.strides: dict[str, tuple[int, ...]] = {}
+        self.inputs = dict(zip(OPERANDS[root.op.name], root.inputs))
+        for name, x in self.inputs.items():
+            found = strided(x, grouping.orders, grouping.outputs)
+            assert found is not None, x
+            self.operands[name], self.offsets[name], self.strides[name] = found.source, found.offset, found.strides
+        mask = self.inputs["mask"].dtype.code if "mask" in self.inputs else None
+        self.spec = AttentionSpec(root.dtype.code, mask, bool(root.named_attrs()["is_causal"]))
+
+    def of(self, nodes: Mapping[Node, Node]) -> Attention:
+        """The same for a group of the same form."""
+        made = copy(self)
+        made.root = nodes[self.root]
+        made.operands = {name: nodes[n] for name, n in self.operands.items()}
+        made.stored = [nodes[n] for n in self.stored]
+        return made
+
+    def plan(self, bindings: Sequence[int], threads: int, target: Target) -> Plan:
+        """Size arithmetic: the launch for given extents."""
+
+        def n(d: int) -> int:
+            return number(d, bindings)
+
+        q, v = self.inputs["q"].shape, self.inputs["v"].shape
+        batch, heads, queries, features = map(n, q)
+        extents = Extents(batch, heads, queries, n(v[-2]), features, n(v[-1]))
+        scale = self.root.named_attrs()["scale"]
+        strides = {
+            name: tuple(n(s) for s in found[:3])
+            for name, found in self.strides.items()
+            if name not in ("y", "logarithm")
+        }
+        planner = plan_attention if self.root.op.name == "attention_blocks" else plan_attention_grad
+        plan = planner(self.spec, extents, strides, 1 / sqrt(features) if scale is None else scale, threads, target)
+        return self._without_unwanted(plan, extents)
+
+    def _without_unwanted(self, plan: Plan, e: Extents) -> Plan:  # type: ignore[override]
+        """The plan, with memory of its own for a result that nobody wants."""
+        unwanted = [name for name in RESULTS[self.root.op.name] if name not in self.operands]
+        rows = {"y": e.queries * e.values, "logarithm": e.queries, "dq": e.queries * e.features}
+        rows |= {"dk": e.keys * e.features, "dv": e.keys * e.values}
+        (launch,) = plan.launches
+        operands = tuple(f"w:{name}" if name in unwanted else name for name in launch.operands)
+        sizes = {f"w:{name}": e.batch * e.heads * rows[name] * self.root.dtype.itemsize for name in unwanted}
+        return Plan([replace(launch, operands=operands)], sizes)

@@ -1,0 +1,256 @@
+"""Attention's own kernels: against NumPy in float64 at every CPU level, and where programs take them."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import lezero as lz
+import lezero.nn.functional as F
+from lezero.backends.cpu.detect import available_levels, detect
+from lezero.codegen.contraction.attention import AttentionSpec, Extents, plan_attention, plan_attention_grad
+from lezero.codegen.target import TARGETS
+from lezero.hal import registry
+from lezero.runtime import run
+from test_contractions import run as run_plan
+
+native = pytest.mark.skipif(registry.get_backend() != "cpu", reason="about the backend that generates code")
+NUMPY = {"f32": np.float32, "f64": np.float64}
+TOLERANCE = {"f32": 5e-6, "f64": 1e-14}
+"""Relative to the largest element of each result."""
+SIZES = [
+    (1, 1, 1, 1, 1, 1),
+    (2, 3, 17, 33, 5, 7),
+    (1, 2, 140, 131, 64, 64),
+    (1, 2, 131, 300, 80, 33),
+    (1, 1, 300, 9, 3, 256),
+]
+
+
+def exact(q, k, v, dy, scale, mask, is_causal):
+    """Result, logarithms and gradients in float64."""
+    q, k, v, dy = (x.astype(np.float64) for x in (q, k, v, dy))
+    s = q @ k.swapaxes(-1, -2) * scale
+    if is_causal:
+        s = np.where(np.tri(*s.shape[-2:], dtype=bool), s, -np.inf)
+    if mask is not None:
+        s = np.where(mask, s, -np.inf) if mask.dtype == bool else s + mask
+    top = s.max(-1, keepdims=True)
+    top = np.where(top == -np.inf, 0, top)
+    e = np.exp(s - top)
+    total = e.sum(-1, keepdims=True)
+    p = e / np.where(total == 0, 1, total)
+    with np.errstate(divide="ignore"):
+        logarithm = np.where(total == 0, np.inf, np.log(total) + top)[..., 0]
+    dp = dy @ v.swapaxes(-1, -2)
+    ds = p * (dp - (dp * p).sum(-1, keepdims=True))
+    return p @ v, logarithm, ds @ k * scale, ds.swapaxes(-1, -2) @ q * scale, p.swapaxes(-1, -2) @ dy
+
+
+def drawn(sizes, dtype, masked):
+    """q, k, v, dy and the mask; heads lie side by side in memory, as a linear layer leaves them."""
+    batch, heads, queries, keys, features, values = sizes
+    r = np.random.default_rng(0)
+
+    def one(rows, columns):
+        return r.standard_normal((batch, rows, heads, columns)).astype(NUMPY[dtype])
+
+    arrays = {"q": one(queries, features), "k": one(keys, features), "v": one(keys, values), "dy": one(queries, values)}
+    if masked is not None:
+        mask = r.standard_normal((batch, 1, queries, keys)).astype(NUMPY[dtype])
+        arrays["mask"] = mask > 0.3 if masked == "bool" else mask
+        if masked == "bool":
+            arrays["mask"][:, :, 0] = False  # a query that sees nothing
+    return arrays
+
+
+def computed(spec, sizes, arrays, scale, target, threads):
+    """What both kernels leave in memory that was full of NaN before."""
+    batch, heads, queries, keys, features, values = sizes
+    strides = {}
+    for name, x in arrays.items():
+        steps = [s // x.itemsize for s in x.strides]
+        strides[name] = (steps[0], 0, steps[2]) if name == "mask" else (steps[0], steps[2], steps[1])
+    extents = Extents(*sizes)
+    shapes = {
+        "y": (batch, queries, heads, values),
+        "logarithm": (batch, heads, queries),
+        "dq": (batch, queries, heads, features),
+        "dk": (batch, keys, heads, features),
+        "dv": (batch, keys, heads, values),
+    }
+    made = {name: np.full(shape, np.nan, NUMPY[spec.dtype]) for name, shape in shapes.items()}
+    plan = plan_attention(spec, extents, strides, scale, threads, target)
+    run_plan(plan, {**arrays, **made}, target, threads)
+    plan = plan_attention_grad(spec, extents, strides, scale, threads, target)
+    run_plan(plan, {**arrays, **made}, target, threads)
+    return [x if name == "logarithm" else x.swapaxes(1, 2) for name, x in made.items()]
+
+
+@pytest.mark.parametrize("level", [x for x in available_levels() if x != "amx"])
+@pytest.mark.parametrize(
+    "dtype, mask, is_causal",
+    [("f32", None, False), ("f32", "bool", False), ("f32", "f32", True), ("f64", None, True), ("f64", "f64", False)],
+)
+def test_any_size_is_the_sum_in_float64(level, dtype, mask, is_causal):
+    spec = AttentionSpec(dtype, mask, is_causal)
+    for threads, sizes in enumerate(SIZES, 1):
+        arrays = drawn(sizes, dtype, mask)
+        got = computed(spec, sizes, arrays, 0.37, TARGETS[level], threads % 3 + 1)
+        inputs = [arrays[x].swapaxes(1, 2) for x in ("q", "k", "v", "dy")]
+        for a, b in zip(got, exact(*inputs, 0.37, arrays.get("mask"), is_causal), strict=True):
+            finite = np.isfinite(b)
+            np.testing.assert_array_equal(a[~finite], b[~finite])
+            error = np.abs(a[finite] - b[finite]).max(initial=0.0)
+            assert error <= TOLERANCE[dtype] * max(1.0, np.abs(b[finite]).max(initial=0.0)), (sizes, error)
+
+
+def test_bits_do_not_depend_on_the_number_of_threads():
+    sizes = (2, 3, 260, 270, 32, 16)
+    arrays = drawn(sizes, "f32", "f32")
+    spec = AttentionSpec("f32", "f32", True)
+    one, three = (computed(spec, sizes, arrays, 0.2, detect(), threads) for threads in (1, 3))
+    for a, b in zip(one, three, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_scores_beyond_the_range_of_exp():
+    """The running maximum keeps every exponential within 1: large scores in late blocks, and tiny ones throughout."""
+    sizes = (1, 1, 9, 300, 4, 4)
+    arrays = drawn(sizes, "f64", None)
+    arrays["k"][:, 200:] *= 1000
+    arrays["k"][:, :100] -= 3000
+    got = computed(AttentionSpec("f64"), sizes, arrays, 1.0, detect(), 2)
+    expected = exact(*(arrays[x].swapaxes(1, 2) for x in ("q", "k", "v", "dy")), 1.0, None, False)
+    for a, b in zip(got, expected, strict=True):
+        assert np.linalg.norm(a - b) <= 1e-11 * np.linalg.norm(b)
+
+
+@pytest.fixture(autouse=True)
+def however_small(monkeypatch):
+    """The kernels are used for few scores, too."""
+    monkeypatch.setattr(sys.modules["lezero.passes.attention"], "LEAST_SCORES", 0)
+    run._plans.clear()
+    yield
+    run._plans.clear()
+
+
+# -- in programs ------------------------------------------------------------------------------------------------------
+
+
+def step(n=20, features=8, heads=2, key_heads=None, mask=None, read_first=False, dtype=lz.float32, **options):
+    """Gradients of a layer that splits what a product gives into heads, as BERT's do."""
+    r = np.random.default_rng(0)
+    counts = heads, key_heads or heads, key_heads or heads
+    x = lz.tensor(r.normal(size=(2, n, 16)).astype(np.float32)).to(dtype)
+    weights = [lz.tensor(r.normal(size=(16, c * features)).astype(np.float32) / 4).to(dtype) for c in counts]
+    for w in weights:
+        w.requires_grad = True
+    qkv = ((x @ w).reshape(2, n, c, features).transpose(1, 2) for w, c in zip(weights, counts, strict=True))
+    y = F.scaled_dot_product_attention(*qkv, mask, **options).transpose(1, 2).reshape(2, n, heads * features)
+    loss = y.square().sum()
+    if read_first:
+        loss.item()
+    loss.backward()
+    lz.realize(*(w.grad for w in weights))
+    return [w.grad.float().numpy() for w in weights]
+
+
+def kernels():
+    return [s.name for steps in run.statistics.last[0].program.schedule.steps for s in steps]
+
+
+@native
+def test_a_layer_reads_its_heads_where_they_lie():
+    step()
+    names = kernels()
+    assert names.count("attention_blocks") == names.count("attention_blocks_grad") == 1
+    # three products forward, three weight gradients, the two kernels of attention, and the gradient of the square
+    assert names.count("dot") == 6 and len([name for name in names if name != "identity"]) == 9
+
+
+@native
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dropout_p": 0.5},
+        {"heads": 4, "key_heads": 2, "enable_gqa": True},
+        {"dtype": lz.bfloat16},
+        {"mask": lz.ones(20, 1, dtype=lz.bool)},
+    ],
+    ids=["dropout", "shared keys", "half", "a number for each query"],
+)
+def test_what_has_no_kernel_is_taken_apart(options):
+    step(**options)
+    assert not any(name.startswith("attention_blocks") for name in kernels())
+
+
+@native
+def test_long_heads_are_taken_apart():
+    """A task takes a whole head of the gradient."""
+    q, k, v = (lz.zeros(1, 8192, 64, requires_grad=True) for _ in range(3))
+    explained = lz.explain(lambda q, k, v: F.scaled_dot_product_attention(q, k, v).sum().backward() or q.grad, q, k, v)
+    assert not any("attention_blocks" in str(kernel["name"]) for kernel in explained.to_dict()["kernels"])
+
+
+@native
+def test_left_out_by_name(monkeypatch):
+    taken = step()
+    monkeypatch.setenv("LEZERO_PASSES", "-attention")
+    apart = step()
+    assert not any(name.startswith("attention_blocks") for name in kernels())
+    for a, b in zip(taken, apart, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+@native
+def test_a_loss_that_is_read_first_gives_the_same_gradients():
+    whole = step()
+    for a, b in zip(step(read_first=True), whole, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
+    assert "attention_blocks_grad" in kernels()
+
+
+def test_a_query_that_sees_nothing_has_no_part_in_it():
+    r = np.random.default_rng(0)
+    q, k, v = (lz.tensor(r.normal(size=(2, 20, 6)), requires_grad=True) for _ in range(3))
+    mask = np.ones((20, 20), bool)
+    mask[3] = False
+    y = F.scaled_dot_product_attention(q, k, v, lz.tensor(mask))
+    y.square().sum().backward()
+    assert not y.numpy()[:, 3].any() and not q.grad.numpy()[:, 3].any()
+    assert all(np.isfinite(t.grad.numpy()).all() for t in (q, k, v))
+
+
+def test_nan_of_a_query_stays_its_own():
+    r = np.random.default_rng(0)
+    q, k, v = (lz.tensor(r.normal(size=(2, 140, 6)), requires_grad=True) for _ in range(3))
+    poisoned = q.detach().numpy().copy()
+    poisoned[1, 135] = np.nan
+    q = lz.tensor(poisoned, requires_grad=True)
+    y = F.scaled_dot_product_attention(q, k, v)
+    y.sum().backward()
+    hit = np.zeros((2, 140), bool)
+    hit[1, 135] = True
+    for a in (y.numpy(), q.grad.numpy()):
+        np.testing.assert_array_equal(np.isnan(a).all(-1), hit)
+    assert np.isnan(k.grad.numpy()[1]).all() and not np.isnan(k.grad.numpy()[0]).any()
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_finite_differences(is_causal):
+    r = np.random.default_rng(0)
+    q, k, v = (lz.tensor(r.normal(size=(1, 2, 5, 3)), requires_grad=True) for _ in range(3))
+    assert lz.autograd.gradcheck(lambda *x: F.scaled_dot_product_attention(*x, is_causal=is_causal), (q, k, v))
+
+
+@native
+def test_the_work_of_both_kernels_is_counted():
+    n, heads, features = 20, 2, 8
+    with lz.profiler.profile() as profile:
+        step(n, features, heads)
+    found = {e.name: e.flops for e in profile.events if e.name.startswith("attention_blocks")}
+    products = 2 * heads * n * n * features
+    assert found == {"attention_blocks": 2 * 2 * products, "attention_blocks_grad": 2 * 5 * products}
