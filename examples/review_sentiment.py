@@ -116,7 +116,7 @@ def network(args, vocabulary: int):
     if args.scratch:
         sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 512}
         return models.bert_base_for_sequence_classification(2, vocab_size=vocabulary, **sizes)
-    state = load_safetensors(find(args.model, "*.safetensors", "minilm")[0])
+    state = load_safetensors(find(args.model, "*.safetensors", "minilm", "--model")[0])
     layers = {name.split(".")[2] for name in state if name.startswith("encoder.layer.")}
     hidden = state["embeddings.word_embeddings.weight"].shape[1]
     inner = state["encoder.layer.0.intermediate.dense.weight"].shape[0]
@@ -136,7 +136,7 @@ def main() -> None:
     p.add_argument("--ask", action="append", default=[], help="a sentence to judge after training; may be repeated")
     args = p.parse_args()
     texts, labels = reviews(find(args.data, "*reviews.csv", "reviews")[0])
-    tokenizer = WordPiece(find(args.model, "vocab.txt", "minilm")[0])
+    tokenizer = WordPiece(find(args.model, "vocab.txt", "minilm", "--model")[0])
 
     lz.manual_seed(args.seed)
     order = np.random.default_rng(0).permutation(len(texts))  # the same part is held out for every seed

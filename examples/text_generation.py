@@ -105,6 +105,8 @@ def main() -> None:
         sys.exit(f"--start: the text has no {''.join(sorted(strange))!r}")
     ids = np.searchsorted(alphabet, list(text))
     held_out = len(ids) // 20
+    if held_out <= LENGTH:
+        sys.exit(f"--data: {len(text):,} characters are too few: a twentieth is held out, in stretches of {LENGTH}")
     print(f"{len(text):,} characters, {len(alphabet):,} different ones; the last {held_out:,} are held out")
 
     lz.manual_seed(args.seed)

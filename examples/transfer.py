@@ -32,7 +32,7 @@ STD = np.array([0.229, 0.224, 0.225], np.float32)[:, None, None]
 
 def mobilenet(path: Path) -> models.MobileNetV2:
     model = models.mobilenet_v2()
-    model.load_state_dict(load_pth(find(path, "mobilenet_v2*.pth", "mobilenet")[0]))
+    model.load_state_dict(load_pth(find(path, "mobilenet_v2*.pth", "mobilenet", "--model")[0]))
     return model
 
 
@@ -54,7 +54,7 @@ def recognise(model: nn.Module, folder: Path) -> None:
     except ImportError:
         print("the photographs are left out: Pillow is not installed (pip install pillow)")
         return
-    paths = find(folder, "imagenet_*.jpg", "photos")
+    paths = find(folder, "imagenet_*.jpg", "photos", "--photos")
     classes = np.array([int(re.search(r"(\d+)$", path.stem)[1]) for path in paths])
     model.eval()
     with lz.no_grad():

@@ -276,3 +276,9 @@ def test_a_kernel_says_how_many_operations_it_does():
     a, b = lz.rand(20, 30), lz.rand(30, 40)
     (kernel,) = lz.explain(lambda a, b: (a @ b).relu(), a, b).kernels
     assert kernel.flops == 2 * 20 * 30 * 40 + 20 * 40 and kernel.writes == ["relu float32[20, 40]"]
+
+
+@pytest.mark.parametrize("given", [3, lz.ones(2)])
+def test_what_is_no_function_is_refused(given):
+    with pytest.raises(TypeError, match="explain: a function or a model is needed, got"):
+        lz.explain(given)

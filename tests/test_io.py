@@ -216,6 +216,10 @@ def test_missing_files_folders_and_other_files_are_told_apart(path, tmp_path):
         path.write_bytes(content)
         with pytest.raises(io.LzmError, match=message):
             io.load(path)
+    for name, reader in (("weights.pth", "load_pth"), ("weights.safetensors", "load_safetensors")):
+        (tmp_path / name).write_bytes(b"hello" * 20)
+        with pytest.raises(io.LzmError, match=f"is not an .lzm file; lz.io.{reader} reads"):
+            io.load(tmp_path / name)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("something.txt", "else")
     with pytest.raises(io.LzmError, match=r"is not an \.lzm file"):

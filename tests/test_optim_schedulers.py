@@ -160,6 +160,17 @@ def test_mistakes_are_named():
         cycle.step()
 
 
+def test_one_cycle_may_have_a_phase_of_no_steps():
+    ours, _ = pair()
+    cycle = lr_scheduler.OneCycleLR(ours, 1.0, total_steps=10, pct_start=0.1)
+    rates = [cycle.get_last_lr()[0]]
+    for _ in range(9):
+        ours.step()
+        cycle.step()
+        rates.append(cycle.get_last_lr()[0])
+    assert rates[0] == max(rates) == 1.0 and rates[1:] == sorted(rates[1:], reverse=True)
+
+
 def test_a_schedule_that_steps_before_its_optimizer_warns_once():
     optimizer, _ = pair()
     schedule = lr_scheduler.StepLR(optimizer, 1)

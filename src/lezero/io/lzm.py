@@ -124,6 +124,13 @@ def _read(path: Path, with_tensors: bool) -> tuple[dict[str, Any], dict[str, np.
             raise LzmError(f"{path} cannot be read: its archive is damaged ({error})") from None
 
 
+def _other_reader(path: Path) -> str:
+    """What reads a file of another kind, going by its name."""
+    if path.suffix in (".pth", ".pt", ".bin"):
+        return "; lz.io.load_pth reads PyTorch's files"
+    return "; lz.io.load_safetensors reads it" if path.suffix == ".safetensors" else ""
+
+
 def _check_sum(file: BinaryIO, path: Path) -> None:
     size = file.seek(0, 2)
     file.seek(0)
@@ -131,7 +138,7 @@ def _check_sum(file: BinaryIO, path: Path) -> None:
     if not start:
         raise LzmError(f"{path} is empty")
     if start[:4] != _LOCAL or start[30 : 30 + len(_HEADER)] != _HEADER.encode():
-        raise LzmError(f"{path} is not an .lzm file")
+        raise LzmError(f"{path} is not an .lzm file{_other_reader(path)}")
     file.seek(max(0, size - _END_BYTES))
     end = file.read()
     if len(end) < _END_BYTES or end[:4] != b"PK\x05\x06" or end[_END.size : -64] != _COMMENT:

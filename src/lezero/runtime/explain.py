@@ -222,7 +222,7 @@ def explain(function: Callable, *inputs: Any, backward: bool = False, **options:
     Parameters
     ----------
     function : callable
-        A model, a loss, or a whole training step with ``backward()`` and ``optimizer.step()``.  It may not read values.
+        A model, a function that gives a loss, or a whole training step with ``backward()`` and ``optimizer.step()``.  It may not read values.
         Parameters, gradients, optimizer state and random numbers are put back; other Python objects it changes are not.
     inputs
         Its arguments.
@@ -237,6 +237,10 @@ def explain(function: Callable, *inputs: Any, backward: bool = False, **options:
         Prints as text; see also ``summary()``, ``graph(name)``, ``kernels``, ``to_dict()`` and ``save(path)``, which writes
         a page for the browser where `path` ends in .html.
     """
+    if not callable(function):
+        raise TypeError(
+            f"explain: a function or a model is needed, got {type(function).__name__}; its arguments follow it"
+        )
     if isinstance(function, Jitted):
         function = inspect.unwrap(function)
     name = getattr(function, "__name__", type(function).__name__)

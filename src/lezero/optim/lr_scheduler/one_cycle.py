@@ -104,7 +104,7 @@ class OneCycleLR(LRScheduler):
                 break
             begin = end
         (_, lr0, lr1, m0, m1) = next(p for p in self.phases if p[0] == end)
-        share = (t - begin) / (end - begin)
+        share = (t - begin) / (end - begin) if end > begin else 1.0  # a phase of no steps is over
         rates = []
         for group in self.optimizer.param_groups:
             rates.append(self._between(group[lr0], group[lr1], share))
