@@ -118,6 +118,8 @@ def load_pth(path: str | Path) -> Any:
             raise PthError(f"{path}: {error}") from None
         except RecursionError:
             raise PthError(f"{path}: it is nested too deeply") from None
+        except MemoryError:
+            raise PthError(f"{path}: it claims to hold more than there is memory for, or is damaged") from None
         # A damaged pickle makes the unpickler raise about anything.
         except (pickle.UnpicklingError, zipfile.BadZipFile, ArithmeticError, AttributeError, EOFError, LookupError, TypeError, ValueError) as error:  # fmt: skip
             raise PthError(f"{path} is not a .pth file, or is damaged ({error})") from None
