@@ -106,8 +106,11 @@ class Ix:
         for key, (a, c) in self.terms.items():
             if key[0] != "%" or not _is_number(a[2]):
                 continue
-            (whole,) = (a[1] // a[2]).terms
-            if whole in self.terms and same(self.terms[whole][1], c * a[2]):
+            quotient = a[1] // a[2]
+            if len(quotient.terms) != 1 or not same(quotient.constant, 0):
+                continue
+            ((whole, (_, times)),) = quotient.terms.items()
+            if whole in self.terms and same(self.terms[whole][1], c * a[2] * times):
                 return Ix({k: t for k, t in self.terms.items() if k not in (key, whole)}, self.constant) + a[1] * c
         return self
 
