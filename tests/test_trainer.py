@@ -73,8 +73,8 @@ class StopAt(Callback):
 
 def test_fit_learns_and_reports():
     trainer = make(dropout=0.0)
-    history = trainer.fit(*loaders(), epochs=8)
-    assert len(history) == 8 and trainer.step == 40
+    history = trainer.fit(*loaders(), epochs=10)
+    assert len(history) == 10 and trainer.step == 50
     assert set(history[0]) == {"loss", "accuracy", "val_loss", "val_accuracy", "lr"}
     assert history[-1]["val_loss"] < history[0]["val_loss"] and history[-1]["val_accuracy"] > 0.9
 
