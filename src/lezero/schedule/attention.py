@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 
@@ -40,14 +39,6 @@ class Attention(Contracted):
             self.operands[name], self.offsets[name], self.strides[name] = found.source, found.offset, found.strides
         mask = self.inputs["mask"].dtype.code if "mask" in self.inputs else None
         self.spec = AttentionSpec(root.dtype.code, mask, bool(root.named_attrs()["is_causal"]))
-
-    def of(self, nodes: Mapping[Node, Node]) -> Attention:
-        """The same for a group of the same form."""
-        made = copy(self)
-        made.root = nodes[self.root]
-        made.operands = {name: nodes[n] for name, n in self.operands.items()}
-        made.stored = [nodes[n] for n in self.stored]
-        return made
 
     def plan(self, bindings: Sequence[int], threads: int, target: Target) -> Plan:
         """Size arithmetic: the launch for given extents."""

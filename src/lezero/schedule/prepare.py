@@ -21,13 +21,12 @@ from lezero.schedule.layout import (
     Order,
     from_planes,
     infer_orders,
-    linear,
     now,
     planar,
     row_major,
     same_memory,
 )
-from lezero.schedule.strided import strided
+from lezero.schedule.strided import in_memory, strided
 
 ATTENTION = frozenset(("attention_blocks", "attention_blocks_grad"))
 FLOATS = frozenset(("f32", "f64", "bf16", "f16"))
@@ -120,24 +119,12 @@ class Matrices:
 
 
 def matrix(x: Node, orders: dict[Node, Order], outputs: frozenset[Node]) -> Matrices | None:
-    """A stack of matrices read in place, if their elements are strided and one of the two strides is 1.
-
-    Views are seen through, except for outputs: those have memory of their own, and what they show may have none.
-    """
-    position = tuple(Ix.of(Var(f"q{k}", d)) for k, d in enumerate(x.shape))
-    node = x
-    at = position
-    while node.op.kind == "view" and node not in outputs:
-        found = pieces(node, at)
-        if len(found) != 1 or found[0][2] is not None or (len(node.inputs) > 1 and node.op.name != "later"):
-            return None
-        node, at = node.inputs[0], found[0][1]
-    if node.op.kind == "source":
+    """A stack of matrices read in place, seen through views, if their elements are strided and one of the two strides is 1."""
+    found = in_memory(x, orders, outputs)
+    coefficients = None if found is None else found[1].affine()
+    if found is None or coefficients is None:
         return None
-    place = linear(at, node.shape, orders[node])
-    coefficients = place.affine()
-    if coefficients is None:
-        return None
+    node, place = found
     c = [coefficients.get(f"q{k}", 0) if not same(d, 1) else None for k, d in enumerate(x.shape)]
     row, column = c[-2], c[-1]
     rows, columns = x.shape[-2], x.shape[-1]

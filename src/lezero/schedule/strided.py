@@ -20,21 +20,28 @@ class Strided:
     strides: tuple[int, ...]
 
 
-def strided(x: Node, orders: dict[Node, Order], outputs: frozenset[Node]) -> Strided | None:
-    """A value with adjacent elements along its last axis, seen through views other than outputs; None for any other."""
+def in_memory(x: Node, orders: dict[Node, Order], outputs: frozenset[Node]) -> tuple[Node, Ix] | None:
+    """The value in memory that `x` shows, and the element of it at ``q0, q1, …``; None where the way there is not one view
+    after another.
+
+    Outputs are not seen through: those have memory of their own, and what they show may have none.
+    """
     at = tuple(Ix.of(Var(f"q{k}", d)) for k, d in enumerate(x.shape))
-    node = x
-    while node.op.kind == "view" and node not in outputs:
-        found = pieces(node, at)
-        if len(found) != 1 or found[0][2] is not None or (len(node.inputs) > 1 and node.op.name != "later"):
+    while x.op.kind == "view" and x not in outputs:
+        found = pieces(x, at)
+        if len(found) != 1 or found[0][2] is not None or (len(x.inputs) > 1 and x.op.name != "later"):
             return None
-        node, at = node.inputs[0], found[0][1]
-    if node.op.kind == "source":
+        x, at = x.inputs[0], found[0][1]
+    return None if x.op.kind == "source" else (x, linear(at, x.shape, orders[x]))
+
+
+def strided(x: Node, orders: dict[Node, Order], outputs: frozenset[Node]) -> Strided | None:
+    """A value with adjacent elements along its last axis, seen through views; None for any other."""
+    found = in_memory(x, orders, outputs)
+    steps = None if found is None else found[1].affine()
+    if found is None or steps is None:
         return None
-    place = linear(at, node.shape, orders[node])
-    steps = place.affine()
-    if steps is None:
-        return None
+    node, place = found
     # along one position nothing is stepped over
     found_steps = tuple(0 if same(d, 1) else steps.get(f"q{k}", 0) for k, d in enumerate(x.shape))
     if any(int(s) < 0 for s in found_steps) or not (same(x.shape[-1], 1) or same(found_steps[-1], 1)):

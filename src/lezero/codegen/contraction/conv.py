@@ -39,9 +39,6 @@ from lezero.loops.ir import TYPES
 FEW_CHANNELS = 16
 """Below this many channels a tap alone is too short a run of the reduction."""
 
-BLOCKS_OF_STATISTICS = 8
-"""Blocks there are at least where sums are taken block by block: not the number of threads, which their bits do not follow."""
-
 BLOCK_BYTES = 256 << 10
 """How much of the image a task works on at a time: it stays in L2 beside a panel of weights."""
 
@@ -214,7 +211,7 @@ def convolve(
     pixels = max(walk.image[0] * phase.count[0] * phase.count[1] for phase in walk.phases)
     products = pixels * walk.groups * walk.columns * walk.depth * len(walk.taps)
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
-    block = block_pixels(walk, tile, pixels, BLOCKS_OF_STATISTICS if sums else 1 if threads == 1 else 4 * threads)
+    block = block_pixels(walk, tile, pixels, statistics.blocks_wanted(sums, threads))
     most = max(phase.taps[1] - phase.taps[0] for phase in walk.phases)
     params = (
         *walk.image, walk.image_channels, walk.groups, walk.depth, walk.group_offset, walk.columns, *walk.result,

@@ -16,6 +16,16 @@ from lezero.codegen.contraction.text import Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch
 from lezero.codegen.target import Target
 
+BLOCKS = 8
+"""Blocks there are at least where sums are taken block by block: not the number of threads, which their bits do not follow."""
+
+
+def blocks_wanted(sums: bool, threads: int) -> int:
+    """Into how many blocks a convolution's results are divided at least, with `sums` or without."""
+    if sums:
+        return BLOCKS
+    return 1 if threads == 1 else 4 * threads
+
 
 class Block:
     """Emits the statistics of one block of pixels in one panel of channels."""

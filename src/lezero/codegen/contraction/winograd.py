@@ -53,7 +53,6 @@ MOST_PAIRED_CHANNELS = 256
 """With more, products of pairs wait for the weights."""
 ROWS = 16
 """Results whose statistics are taken together."""
-BLOCKS_OF_STATISTICS = 8
 BLOCK_BYTES = 480 << 10
 """Transformed patches of a task: with a panel of weights and its products they stay in L2."""
 
@@ -142,7 +141,7 @@ def _plan(
     patches = image[0] * down * across
     products = patches * DIRECT * depth * columns
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
-    block = _block(tile, steps, patches, BLOCKS_OF_STATISTICS if sums else 1 if threads == 1 else 4 * threads)
+    block = _block(tile, steps, patches, statistics.blocks_wanted(sums, threads))
     blocks = -(-patches // block)
     plane = block * steps + tile.lanes  # planes a multiple of 4 KiB apart would share the same few lines of L1
     params = (
