@@ -21,6 +21,7 @@ from lezero.codegen.contraction import (
     plan_conv_input_grad,
     plan_conv_weight_grad,
     plan_matmul,
+    split,
     weight_grad,
 )
 from lezero.codegen.launch import Plan
@@ -192,6 +193,14 @@ def test_a_long_reduction_is_cut_the_same_way_for_any_number_of_threads(target, 
             np.testing.assert_array_equal(other, results[0])
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("m, n, k", [(1024, 768, 30522), (2048, 2048, 8192), (64, 64, 1 << 20)])
+def test_a_long_reduction_of_a_large_product_is_cut_into_as_many_parts_as_a_cache_holds(dtype, m, n, k):
+    plan = plan_matmul(MatmulSpec(dtype, "f32"), 1, m, n, k, 2, TARGETS["avx512-bf16"])
+    (size,) = plan.workspaces.values()
+    assert 2 * 4 * m * n <= size <= split.MOST_BYTES
+
+
 def test_an_epilogue_behind_a_long_reduction(target):
     rng = np.random.default_rng(10)
     batch, m, n, k = 2, 21, 35, 3000
@@ -214,7 +223,7 @@ def test_an_epilogue_behind_a_long_reduction(target):
 
 
 def test_a_short_reduction_and_a_result_too_large_for_its_parts_are_not_cut():
-    for m, n, k in ((64, 64, 2047), (512, 512, 512), (2048, 2048, 8192)):
+    for m, n, k in ((64, 64, 2047), (512, 512, 512), (4096, 4096, 8192)):
         assert len(plan_matmul(MatmulSpec(), 1, m, n, k, 2, detect()).launches) == 1
 
 

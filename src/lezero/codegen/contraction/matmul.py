@@ -118,7 +118,7 @@ def blocks(tile: Tile, target: Target, batch: int, m: int, n: int, k: int, threa
 
     # With one panel A is read once, so the copy should not leave L2.
     budget = A_BLOCK_BYTES if n > tile.width else target.l2_bytes // 2
-    mc = split_up(m, tile.height, -(-m * (k + 32) * tile.itemsize // budget))
+    mc = split_up(m, tile.height, -(-m * row_elements(tile, k) * tile.itemsize // budget))
     nc = split_up(n, tile.width, 1)
     if threads > 1:
         have = -(-m // mc)
@@ -157,17 +157,18 @@ def source(spec: MatmulSpec, tile: Tile) -> KernelSource:
 
 def layout(tile: Tile, k: int, mc: int) -> tuple[int, ...]:
     """Byte offsets in scratch of the table of rows, the panel of B and the block of A, and the end."""
-    k = -(-k // 2) if tile.pairs else k
     table = tile.bytes
     panel = table + -(-mc // tile.height * entry_words(tile) * 8 // 64) * 64
-    block = panel + -(-k // tile.lanes) * tile.lanes * tile.width * tile.itemsize
+    steps = -(-k // 2) if tile.pairs else k
+    block = panel + -(-steps // tile.lanes) * tile.lanes * tile.width * tile.itemsize
     end = block + -(-mc // tile.lanes) * tile.lanes * row_elements(tile, k) * tile.itemsize
     return table, panel, block, end
 
 
 def row_elements(tile: Tile, k: int) -> int:
+    """Elements (or pairs) of a packed row of `k` numbers of A: an odd number of cache lines."""
     line = 64 // tile.itemsize
-    return (-(-k // line) | 1) * line
+    return (-(-(-(-k // 2) if tile.pairs else k) // line) | 1) * line
 
 
 def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:

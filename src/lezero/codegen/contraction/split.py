@@ -24,8 +24,8 @@ ENOUGH_ELEMENTS = 1 << 15
 LEAST_DEPTH = 1024
 """A part's share of the reduction at the least: per element of the result it pays for writing a sum and reading it."""
 
-MOST_BYTES = 16 << 20
-"""Parts together must stay in cache until they are added up."""
+MOST_BYTES = 32 << 20
+"""Parts together should stay in cache until they are added up: a result with many elements gets fewer and longer ones."""
 
 
 def depth(tile: Tile, target: Target, batch: int, m: int, n: int, k: int) -> int:
@@ -34,7 +34,8 @@ def depth(tile: Tile, target: Target, batch: int, m: int, n: int, k: int) -> int
     longest = max(LEAST_DEPTH, target.l2_bytes // 4 // (tile.width * each))
     elements = batch * m * n
     parts = max(k // longest, min(k // LEAST_DEPTH, ENOUGH_ELEMENTS // elements))
-    if parts < 2 or parts * elements * tile.itemsize > MOST_BYTES:
+    parts = min(parts, MOST_BYTES // (elements * tile.itemsize))
+    if parts < 2:
         return k
     line = 64 // tile.itemsize
     return -(-k // (parts * line)) * line
