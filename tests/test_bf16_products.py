@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import amx_emulation
 from lezero.backends.cpu.detect import available_levels
 from lezero.codegen.contraction import (
     ConvSpec,
@@ -16,15 +18,25 @@ from lezero.codegen.contraction import (
     plan_conv_weight_grad,
     plan_matmul,
 )
+from lezero.codegen.launch import Plan
 from lezero.codegen.target import TARGETS, Target
-from test_contractions import NUMPY, poison, run
+from test_contractions import NUMPY, poison
+from test_contractions import run as run_plan
+
+EMULATED = "emulated amx"
 
 SIZES = [(1, 1, 2, 1), (2, 17, 33, 5), (3, 15, 70, 19), (1, 100, 64, 100), (1, 31, 3, 20), (2, 29, 40, 4101)]
 
 
-@pytest.fixture(params=[x for x in available_levels() if x != "amx"])
+@pytest.fixture(params=[*available_levels(), *[EMULATED] * ("avx512-bf16" in available_levels())])
 def target(request: pytest.FixtureRequest) -> Target:
-    return TARGETS[request.param]
+    return amx_emulation.TARGET if request.param == EMULATED else TARGETS[request.param]
+
+
+def run(plan: Plan, arrays: dict[str, np.ndarray], target: Target, threads: int) -> None:
+    if target is amx_emulation.TARGET:
+        plan, threads = amx_emulation.emulated(plan), 1
+    run_plan(plan, arrays, target, threads)
 
 
 def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str = "bf16") -> np.ndarray:
@@ -165,7 +177,7 @@ def test_minimal_filtering_is_exact_where_its_sums_have_few_digits(
         (plan_conv_weight_grad, ("x", "dy"), "dw"),
     ):
         plan = make(spec, 5, *size, 2, target)
-        assert any(x.source.name.startswith("winograd") for x in plan.launches) == target.bf16_dot
+        assert any(x.source.name.startswith("winograd") for x in plan.launches) == (target.bf16_dot and not target.amx)
         for exact in (True, False):
             draw = (lambda s: integers(rng, s)) if exact else (lambda s: rng.standard_normal(s).astype(NUMPY["bf16"]))
             arrays = dict(zip(("x", "w", "dy"), map(draw, shapes)))
@@ -233,9 +245,26 @@ PLANS = {
 }  # fmt: skip
 
 
+INSTRUCTIONS = {
+    "avx512-bf16": {"vdpbf16ps"},
+    "amx": {"tdpbf16ps", "ldtilecfg", "tileloadd", "tilestored", "tilerelease"},
+}
+
+
+@pytest.mark.parametrize("level", TARGETS)
 @pytest.mark.parametrize("kind", PLANS)
-def test_pairs_are_multiplied_where_the_processor_can(kind: str):
-    for level in available_levels():
-        target = TARGETS[level]
-        text = "".join(x.source.emit(target) for x in PLANS[kind](target).launches)
-        assert ("dpbf16ps" in text) == target.bf16_dot, level
+def test_pairs_are_multiplied_where_the_processor_can(kind: str, level: str):
+    """Code for every level is made and assembled here, whatever this processor can run."""
+    target = TARGETS[level]
+    text = "".join(assembled(x.source.emit(target), target) for x in PLANS[kind](target).launches)
+    every = set().union(*INSTRUCTIONS.values())
+    assert {x for x in every if re.search(rf"\b{x}\b", text)} == INSTRUCTIONS.get(level, set())
+
+
+def assembled(text: str, target: Target) -> str:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(cpu=target.cpu, features=target.features)
+    return machine.emit_assembly(llvm.parse_assembly(text))

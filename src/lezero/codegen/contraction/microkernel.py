@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from lezero.codegen.contraction import pairs
+from lezero.codegen.contraction import amx, pairs
 from lezero.codegen.contraction.text import Code, Module, Operand
 from lezero.codegen.target import Target
 
@@ -30,6 +30,7 @@ class Tile:
     """A register tile: `height` rows of `vectors` registers of `lanes` elements of `type` (an LLVM name).
 
     pairs : A and B are packed as pairs of bf16, which take the place of numbers of `type`.
+    amx : and they are multiplied in registers that hold tiles.
     """
 
     height: int
@@ -37,6 +38,7 @@ class Tile:
     lanes: int
     type: str
     pairs: bool = False
+    amx: bool = False
 
     @property
     def width(self) -> int:
@@ -64,6 +66,8 @@ def choose_tile(target: Target, itemsize: int, columns: int, paired: bool = Fals
     """
     lanes = target.lanes(itemsize)
     type = "double" if itemsize == 8 else "float"
+    if paired and target.amx:
+        return Tile(2 * amx.SIDE, 1 if columns <= lanes else 2, lanes, type, paired, amx=True)
     many = target.registers == 32
     if target.vector_bytes == 64 and columns <= lanes // 2:
         return Tile(14, 1, lanes // 2, type, paired)
@@ -81,6 +85,8 @@ def choose_tile(target: Target, itemsize: int, columns: int, paired: bool = Fals
 
 def heights(tile: Tile) -> list[int]:
     """Row counts the tile function is generated for, so that a last tile of few rows does not pay for all."""
+    if tile.amx:
+        return [tile.height, amx.SIDE]
     # With 14, 8 and 4, row counts that are powers of two waste nothing.
     return sorted({tile.height, (tile.height + 2) // 2, (tile.height + 4) // 4}, reverse=True)
 
@@ -101,9 +107,15 @@ def emit_rows_tiles(module: Module, tile: Tile, stretch: int | None = None, add:
     With `stretch`, sums are taken over so many steps of k at most before they are added to the result.  With `add` the
     functions are called ``@add<h>``, and add to what is there.
     """
+    arguments = "ptr %table, i64 %blocks, ptr %b, i64 %step, i64 %k, i64 %ahead, ptr %out, i64 %stride"
+    if tile.amx:
+        amx.configure(module)
     for height in heights(tile):
-        arguments = "ptr %table, i64 %blocks, ptr %b, i64 %step, i64 %k, i64 %ahead, ptr %out, i64 %stride"
-        c = Code(module, f"{'add' if add else 'rows'}{height}", arguments, internal=True)
+        name = f"{'add' if add else 'rows'}{height}"
+        if tile.amx:
+            amx.emit_rows_tile(module, tile, height, name, arguments, add)
+            continue
+        c = Code(module, name, arguments, internal=True)
         _expect_tile(c, tile, height, "%stride")
         if stretch is None:
             _store_tile(c, tile, rows_sums(c, tile, height, 0, "%k"), "%stride", add)
@@ -209,7 +221,12 @@ def emit_panel_tiles(module: Module, tile: Tile) -> None:
     arguments = (
         "ptr %runs, i64 %count, i64 %offset, i64 %stride, i64 %step, i64 %ahead, ptr %next, i64 %next_stride, ptr %out"
     )
+    if tile.amx:
+        amx.configure(module)
     for height in heights(tile):
+        if tile.amx:
+            amx.emit_panel_tile(module, tile, height, f"panel{height}", arguments)
+            continue
         c = Code(module, f"panel{height}", arguments, internal=True)
 
         def run(i: str, next: str, *accumulators: str, c: Code = c, height: int = height) -> list[str]:

@@ -19,11 +19,14 @@ def narrowed(epilogue: Epilogue) -> str | None:
 def emit_narrow_tile(module: Module, tile: Tile, stored: str, kept: bool) -> None:
     """Define ``@narrow(...)`` with the arguments of ``@rows<h>`` and ``ptr %kept``: a whole tile, in memory as `stored`.
 
-    With `kept`, what was stored is also left at `%kept` in f32, row by row.
+    With `kept`, what was stored is also left at `%kept` in f32, row by row; there is room for a tile either way.
     """
     arguments = "ptr %table, i64 %blocks, ptr %b, i64 %step, i64 %k, i64 %ahead, ptr %out, i64 %stride, ptr %kept"
     c = Code(module, "narrow", arguments, internal=True)
     memory = MEMORY[stored]
+    if tile.amx:
+        _narrow_in_memory(c, tile, stored, kept)
+        return
     rows = [c.gep("%out", c.mul(r, "%stride"), memory) for r in range(tile.height)]
     for row in rows:
         for start in range(0, tile.width, 32):
@@ -34,6 +37,24 @@ def emit_narrow_tile(module: Module, tile: Tile, stored: str, kept: bool) -> Non
         c.vector_store(memory, tile.lanes, rounded, place)
         if kept:
             c.vector_store(tile.type, tile.lanes, value, c.gep("%kept", i * tile.lanes, tile.type))
+    c.finish()
+
+
+def _narrow_in_memory(c: Code, tile: Tile, stored: str, kept: bool) -> None:
+    """The same where sums leave their registers for memory only."""
+    operands = "ptr %table, i64 %blocks, ptr %b, i64 %step, i64 %k, i64 %ahead"
+    c.emit(f"call void @rows{tile.height}({operands}, ptr %kept, i64 {tile.width})")
+
+    def row(r: str) -> None:
+        for v in range(tile.vectors):
+            here = c.gep("%kept", c.add(c.mul(r, tile.width), v * tile.lanes), tile.type)
+            rounded, value = round_vector(c, tile, stored, c.vector_load(tile.type, tile.lanes, here))
+            place = c.gep("%out", c.add(c.mul(r, "%stride"), v * tile.lanes), MEMORY[stored])
+            c.vector_store(MEMORY[stored], tile.lanes, rounded, place)
+            if kept:
+                c.vector_store(tile.type, tile.lanes, value, here)
+
+    c.loop(0, tile.height, row)
     c.finish()
 
 

@@ -39,6 +39,7 @@ class Module:
         self.functions: list[str] = []
         self.declarations: dict[str, str] = {}
         self.definitions: dict[str, str] = {}  # of mathematical functions that an epilogue calls
+        self.opening = self.closing = ""  # lines at the kernel's beginning and at its end
         self.loops = 0
 
     def text(self) -> str:
@@ -60,7 +61,7 @@ class Code:
         self.module = module
         self.target = module.target
         self.head = f"define {'internal ' if internal else ''}void @{name}({arguments})"
-        self.inline = "noinline " if internal else ""
+        self.internal = internal
         self.lines: list[str] = []
         self.slots: list[str] = []
         self.count = 0
@@ -71,16 +72,15 @@ class Code:
     # -- the function as a whole ---------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        self.lines.append("  ret void")
+        opening = [] if self.internal else [self.module.opening]
+        self.lines += [*([] if self.internal else [self.module.closing]), "  ret void"]
         self.module.declarations.update(self.values.declarations)
         self.module.definitions.update(self.values.definitions)
-        attributes = (
-            f'{self.inline}nounwind "target-cpu"="{self.target.cpu}" "target-features"="{self.target.features}"'
-        )
+        attributes = f'{"noinline " * self.internal}nounwind "target-cpu"="{self.target.cpu}" "target-features"="{self.target.features}"'
         if self.target.vector_bytes == 64:
             attributes += ' "prefer-vector-width"="512"'
         self.module.functions.append(
-            "\n".join([f"{self.head} {attributes} {{", "entry:", *self.slots, *self.lines, "}"])
+            "\n".join([f"{self.head} {attributes} {{", "entry:", *self.slots, *opening, *self.lines, "}"])
         )
 
     def emit(self, line: str) -> None:

@@ -69,7 +69,8 @@ def suits(spec: ConvSpec, n: int, h: int, w: int, target: Target | None = None) 
     """
     same = spec.kernel == (3, 3) and spec.stride == spec.dilation == (1, 1) and spec.groups == 1
     even = h % 2 == w % 2 == 0
-    paired = target is not None and pairs.supported(spec.dtype, target) and even and _even(spec)
+    # AMX makes products of pairs cheaper than the transformations that would save some of them.
+    paired = target is not None and pairs.supported(spec.dtype, target) and not target.amx and even and _even(spec)
     return (
         spec.minimal and (even or not spec.statistics) and same and not spec.planar and (spec.dtype in ("f32", "f64") or paired) and min(spec.channels) >= LEAST_CHANNELS
         and n * -(-h // 2) * -(-w // 2) >= LEAST_PATCHES
