@@ -61,6 +61,39 @@ def test_matrix_products_are_exact(target: Target, trans_a: bool, trans_b: bool)
 
 @pytest.mark.parametrize("trans_a", [False, True])
 @pytest.mark.parametrize("trans_b", [False, True])
+def test_three_products_of_bf16_stand_for_one_of_f32(target: Target, trans_a: bool, trans_b: bool):
+    """Numbers of 16 bits are sums of two of bf16; only the product of two rests is left out."""
+    rng = np.random.default_rng(5)
+    for long in "ab":
+        for batch, m, n, k in SIZES:
+            bits = {"a": 4, "b": 4} | {long: 16}
+            a, b = (rng.integers(0, 1 << bits[x], (batch, *s)) for x, s in (("a", (m, k)), ("b", (k, n))))
+            a[..., 16:], b[..., 16:, :] = a[..., 16:] & 15, b[..., 16:, :] & 15  # sums of 24 bits
+            stored = {
+                "a": np.ascontiguousarray(a.swapaxes(1, 2) if trans_a else a, np.float32),
+                "b": np.ascontiguousarray(b.swapaxes(1, 2) if trans_b else b, np.float32),
+            }
+            out = poison((batch, m, n), "f32")
+            plan = plan_matmul(MatmulSpec("f32", "f32", trans_a, trans_b, bf16_products=3), batch, m, n, k, 2, target)
+            run(plan, {**stored, "out": out}, target, 2)
+            np.testing.assert_array_equal(out, a @ b)
+
+
+def test_three_products_are_off_by_that_of_the_rests(target: Target):
+    rng = np.random.default_rng(7)
+    a, b = rng.standard_normal((1, 150, 300), np.float32), rng.standard_normal((1, 300, 90), np.float32)
+    out, rounded = poison((1, 150, 90), "f32"), poison((1, 150, 90), "f32")
+    for products, result in ((3, out), (1, rounded)):
+        plan = plan_matmul(MatmulSpec("f32", "f32", bf16_products=products), 1, 150, 90, 300, 2, target)
+        run(plan, {"a": a, "b": b, "out": result}, target, 2)
+    exact, bound = a.astype(np.float64) @ b, np.abs(a).astype(np.float64) @ np.abs(b)
+    np.testing.assert_array_less(np.abs(out - exact), 2.0**-14 * bound)
+    if target.bf16_dot:
+        assert np.abs(rounded - exact).max() > 20 * np.abs(out - exact).max()
+
+
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
 def test_operands_of_f32_are_rounded_while_they_are_packed(target: Target, trans_a: bool, trans_b: bool):
     """To the nearest, and to even between two: where products of bf16 are no faster, nothing is rounded."""
     rng = np.random.default_rng(4)
@@ -71,7 +104,7 @@ def test_operands_of_f32_are_rounded_while_they_are_packed(target: Target, trans
             "b": np.ascontiguousarray(b.swapaxes(1, 2)) if trans_b else b,
         }
         out = poison((batch, m, n), "f32")
-        plan = plan_matmul(MatmulSpec("f32", "f32", trans_a, trans_b, rounded=True), batch, m, n, k, 2, target)
+        plan = plan_matmul(MatmulSpec("f32", "f32", trans_a, trans_b, bf16_products=1), batch, m, n, k, 2, target)
         run(plan, {**stored, "out": out}, target, 2)
         if target.bf16_dot:
             a, b = a.astype(NUMPY["bf16"]), b.astype(NUMPY["bf16"])

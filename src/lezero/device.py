@@ -125,11 +125,11 @@ def get_num_threads() -> int:
 def set_float32_matmul_precision(precision: str) -> None:
     """How exact products of float32 matrices are: ``"highest"`` (the default), ``"high"`` or ``"medium"``.
 
-    ``"medium"`` rounds the operands to bfloat16 where the processor multiplies pairs of these (AVX-512-BF16).  Products are
-    exact and sums float32, so an element of A @ B is off by at most 2**-7 times that of ``abs(A) @ abs(B)``.  Elsewhere, and
-    for a matrix times a vector, it computes what ``"highest"`` does.  So does ``"high"``, everywhere: the sum of three products
-    of bfloat16 parts would take 1.5 times as long as a float32 product with the instructions that are used here.
-    Convolutions and other dtypes are not concerned.  It holds for what runs afterwards, captured functions included.
+    ``"medium"`` rounds the operands to bfloat16 where the processor multiplies pairs of these (AVX-512-BF16, AMX).  Products are
+    exact and sums float32, so an element of A @ B is off by at most 2**-7 times that of ``abs(A) @ abs(B)``.  ``"high"`` takes
+    each operand for the sum of two bfloat16 numbers and leaves out the product of the two smaller ones (at most 2**-14 times
+    ``abs(A) @ abs(B)``), where the processor has AMX; with AVX-512-BF16 three products would take 1.5 times as long as one of
+    float32.  Elsewhere, and for a matrix times a vector, both compute what ``"highest"`` does.  Convolutions and other dtypes are not concerned.  It holds for what runs afterwards, captured functions included.
 
     Raises
     ------

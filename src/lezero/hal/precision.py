@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 FLOAT32_MATMUL = ("highest", "high", "medium")
-"""``medium`` is the only one in which operands may be rounded (to bfloat16)."""
+"""``medium``: operands may be rounded to bfloat16; ``high``: they may be sums of two such numbers."""
 
 float32_matmul = "highest"

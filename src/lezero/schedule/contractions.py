@@ -41,8 +41,8 @@ class Contracted:
     in_place : (result, input) where the result may take the input's memory
     """
 
-    def __init__(self, group: Group, grouping: Grouping, stored: set[Node], rounded: bool = False):
-        """`rounded`: matrix products of float32 may round their operands to bfloat16."""
+    def __init__(self, group: Group, grouping: Grouping, stored: set[Node], bf16_products: int = 0):
+        """`bf16_products`: how many may stand for a product of float32 in matrix products (see ``MatmulSpec``)."""
         self.root = root = group.nodes[0]
         self.name = ".".join(dict.fromkeys(n.op.name for n in group.nodes if n.op.name != "cast"))[:60]
         self.operands: dict[str, Node] = {}
@@ -64,9 +64,9 @@ class Contracted:
             a_turned, b_turned = not same(self.a.column_stride, 1), not same(self.b.column_stride, 1)
             turned = (trans_a != a_turned, trans_b != b_turned)
             head = _Head(group, grouping, self).build() if grouping.inline(self.a.source) else None
-            rounded = rounded and dtype == "f32"
+            bf16_products *= dtype == "f32"
             wide = (self.a.source.dtype is not root.inputs[0].dtype, self.b.source.dtype is not root.inputs[1].dtype)
-            self.spec: Any = MatmulSpec(dtype, dtype, *turned, self.epilogue, rounded, head, wide)
+            self.spec: Any = MatmulSpec(dtype, dtype, *turned, self.epilogue, bf16_products, head, wide)
             self.lda = self.a.column_stride if a_turned else self.a.row_stride
             self.ldb = self.b.column_stride if b_turned else self.b.row_stride
         else:

@@ -346,11 +346,11 @@ def _strided(n: Node, base: Node) -> bool:
 
 def build(
     graph: Graph, leaf_orders: dict[Node, Order], donatable: frozenset[Node], target: Target, threads: int,
-    rounded: bool = False, effort: Effort | None = None, parts: frozenset[Node] = frozenset(), together: Sequence[int] = (),
+    bf16_products: int = 0, effort: Effort | None = None, parts: frozenset[Node] = frozenset(), together: Sequence[int] = (),
 ) -> Schedule:  # fmt: skip
     """Schedule a primitive graph (what ``passes.pipeline.restructure`` gives).
 
-    rounded : whether matrix products of float32 may round their operands to bfloat16.
+    bf16_products : how many may stand for a product of float32 in matrix products (see ``MatmulSpec``).
     effort : what to do to save memory; None does what costs little.
     parts : donatable leaves that are parts of blocks, which no result may hold
     together : positions of outputs that are kept for a later run
@@ -359,7 +359,7 @@ def build(
     grouping, recomputed = arrange(graph, leaf_orders, threads, effort)
     graph, orders = grouping.graph, grouping.orders
     groups, stored = _needed(grouping, graph.outputs)
-    steps = _steps(groups, grouping, stored, rounded)
+    steps = _steps(groups, grouping, stored, bf16_products)
     ordered, beside = order_steps(steps, graph.outputs)
     shapes = [n.shape for n in given.outputs]
     reused, shared = _reuse(ordered, beside, graph, shapes, orders, donatable - parts)
@@ -402,7 +402,7 @@ def _empty(node: Node) -> bool:
     return any(same(d, 0) for d in node.shape)
 
 
-def _steps(groups: list[Group], grouping: Grouping, stored: set[Node], rounded: bool) -> list[Step]:
+def _steps(groups: list[Group], grouping: Grouping, stored: set[Node], bf16_products: int) -> list[Step]:
     """The groups lowered, those of one form (see ``alike.py``) once."""
     forms = Forms(grouping, stored)
     first: dict[Any, tuple[Step, list[Node]]] = {}
@@ -413,7 +413,7 @@ def _steps(groups: list[Group], grouping: Grouping, stored: set[Node], rounded: 
             like, theirs = first[form]
             step = _alike(group, like, dict(zip(theirs, nodes)), stored)
         else:
-            step = _step(group, grouping, stored, rounded)
+            step = _step(group, grouping, stored, bf16_products)
             first[form] = step, nodes
         steps.append(step)
     return steps
@@ -437,13 +437,13 @@ def _alike(group: Group, like: Step, mine: dict[Node, Node], stored: set[Node]) 
     return Step(group, what, like.sources, frozenset(group.reads), writes, like)
 
 
-def _step(group: Group, grouping: Grouping, stored: set[Node], rounded: bool) -> Step:
+def _step(group: Group, grouping: Grouping, stored: set[Node], bf16_products: int) -> Step:
     writes = tuple(n for n in group.nodes if n in stored)
     reads = frozenset(group.reads)
     if group.nodes[0].op.name in ATTENTION:
         return Step(group, Attention(group, grouping), [], reads, writes)
     if group.kind == "contraction":
-        return Step(group, Contracted(group, grouping, stored, rounded), [], reads, writes)
+        return Step(group, Contracted(group, grouping, stored, bf16_products), [], reads, writes)
     if group.kind == "opaque":
         from lezero.schedule.opaque import lower_opaque
 

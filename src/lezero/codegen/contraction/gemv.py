@@ -33,7 +33,7 @@ def launch(spec: MatmulSpec, params: tuple[int, ...], threads: int) -> Launch:
 @lru_cache(maxsize=64)
 def source(spec: MatmulSpec, left: bool) -> KernelSource:
     """`left`: the vector is A."""
-    key = f"gemv {' '.join(spec.sources)} {spec.trans_a:d}{spec.trans_b:d} {left:d} {spec.tail.key()}"
+    key = f"gemv {' '.join(x for (x,) in spec.sources)} {spec.trans_a:d}{spec.trans_b:d} {left:d} {spec.tail.key()}"
 
     def scratch(p: tuple[int, ...]) -> int:
         return (p[1] + p[2] + p[3] + 256) * 8
@@ -45,7 +45,7 @@ def emit(spec: MatmulSpec, left: bool, target: Target) -> str:
     module = Module(target)
     c = Code(module)
     p = {name: c.param(i) for i, name in enumerate(PARAMS)}
-    other, stored = spec.sources if left else spec.sources[::-1]
+    (other,), (stored,) = spec.sources if left else spec.sources[::-1]
     other_memory, memory, to = MEMORY[other], MEMORY[stored], MEMORY[COMPUTE[spec.dtype]]
     lanes = target.lanes(TYPES[COMPUTE[spec.dtype]])
     register = f"<{lanes} x {to}>"

@@ -70,9 +70,11 @@ def plan_matmul(
     stride_c = stride_c if stride_c is not None else m * n
     if min(m, n) == 1 and m * n * k >= gemv.LEAST_PRODUCTS:
         params = (batch, m, n, k, lda, ldb, ldc, stride_a, stride_b, stride_c, *epilogue_params)
-        return Plan([gemv.launch(spec, params, threads)])
+        return Plan([gemv.launch(replace(spec, bf16_products=0), params, threads)])
     compute = COMPUTE[spec.dtype]
-    paired = pairs.supported("bf16" if spec.rounded else spec.dtype, target) and spec.prologue is None
+    paired = pairs.supported("bf16" if spec.bf16_products else spec.dtype, target) and spec.prologue is None
+    if not paired:
+        spec = replace(spec, bf16_products=0)
     tile = choose_tile(target, TYPES[compute], n, paired)
     depth = split.depth(tile, target, batch, m, n, k)
     if depth == k:
@@ -99,7 +101,7 @@ def product(
     batch, m, n, k, _, ldb = sizes[:6]
     threads = useful_threads(threads, batch * m * n * k, PRODUCTS_PER_THREAD)
     parts = -(-k // depth) if k else 1
-    mc, nc = blocks(tile, target, batch * parts, m, n, depth, threads)
+    mc, nc = blocks(tile, target, batch * parts, m, n, row_elements(tile, depth, terms(spec)), depth, threads)
     mblocks, nblocks = -(-m // mc), -(-n // nc)
     in_place = reads_in_place(spec, tile, target, mc, depth, ldb)
     params = (*sizes, mc, nc, mblocks, nblocks, in_place, parts, depth, *tail_params)
@@ -109,8 +111,15 @@ def product(
     return Launch(source(spec, tile), operands, params, tasks)
 
 
-def blocks(tile: Tile, target: Target, batch: int, m: int, n: int, k: int, threads: int) -> tuple[int, int]:
-    """Rows and columns of a block: as large as scratch allows, and enough blocks for every thread."""
+def terms(spec: MatmulSpec) -> int:
+    """How often the reduction is gone through."""
+    return len(spec.sources[0])
+
+
+def blocks(
+    tile: Tile, target: Target, batch: int, m: int, n: int, row: int, k: int, threads: int
+) -> tuple[int, int]:  # fmt: skip
+    """Rows and columns of a block, of rows of `row` elements: as large as scratch allows, and enough blocks for every thread."""
 
     def split_up(extent: int, unit: int, parts: int) -> int:
         units = -(-extent // unit)
@@ -118,7 +127,7 @@ def blocks(tile: Tile, target: Target, batch: int, m: int, n: int, k: int, threa
 
     # With one panel A is read once, so the copy should not leave L2.
     budget = A_BLOCK_BYTES if n > tile.width else target.l2_bytes // 2
-    mc = split_up(m, tile.height, -(-m * row_elements(tile, k) * tile.itemsize // budget))
+    mc = split_up(m, tile.height, -(-m * row * tile.itemsize // budget))
     nc = split_up(n, tile.width, 1)
     if threads > 1:
         have = -(-m // mc)
@@ -147,28 +156,37 @@ def reads_in_place(spec: MatmulSpec, tile: Tile, target: Target, mc: int, k: int
 
 @lru_cache(maxsize=256)
 def source(spec: MatmulSpec, tile: Tile) -> KernelSource:
-    key = f"matmul {' '.join(spec.sources)} {spec.trans_a:d}{spec.trans_b:d} {tile} {spec.tail.key()}"
+    sources = " ".join((*spec.sources[0], *spec.sources[1]))
+    key = f"matmul {sources} {spec.trans_a:d}{spec.trans_b:d} {tile} {spec.tail.key()}"
     if spec.prologue is not None:
         key += f" of {spec.prologue.params} {spec.prologue.key()}"
     return KernelSource(
-        "matmul", key, lambda target: emit(spec, tile, target), scratch=lambda p: layout(tile, p[16], p[10])[-1]
+        "matmul",
+        key,
+        lambda target: emit(spec, tile, target),
+        scratch=lambda p: layout(tile, terms(spec), p[16], p[10])[-1],
     )
 
 
-def layout(tile: Tile, k: int, mc: int) -> tuple[int, ...]:
+def layout(tile: Tile, terms: int, k: int, mc: int) -> tuple[int, ...]:
     """Byte offsets in scratch of the table of rows, the panel of B and the block of A, and the end."""
     table = tile.bytes
     panel = table + -(-mc // tile.height * entry_words(tile) * 8 // 64) * 64
-    steps = -(-k // 2) if tile.pairs else k
-    block = panel + -(-steps // tile.lanes) * tile.lanes * tile.width * tile.itemsize
-    end = block + -(-mc // tile.lanes) * tile.lanes * row_elements(tile, k) * tile.itemsize
+    block = panel + packed_steps(tile, k, terms) * tile.width * tile.itemsize
+    end = block + -(-mc // tile.lanes) * tile.lanes * row_elements(tile, k, terms) * tile.itemsize
     return table, panel, block, end
 
 
-def row_elements(tile: Tile, k: int) -> int:
-    """Elements (or pairs) of a packed row of `k` numbers of A: an odd number of cache lines."""
+def row_elements(tile: Tile, k: int, terms: int) -> int:
+    """Elements (or pairs) of a packed row of A, `terms` times `k` numbers: an odd number of cache lines."""
     line = 64 // tile.itemsize
-    return (-(-(-(-k // 2) if tile.pairs else k) // line) | 1) * line
+    return (-(-packed_steps(tile, k, terms) // line) | 1) * line
+
+
+def packed_steps(tile: Tile, k: int, terms: int) -> int:
+    """Steps there is room for: the last term is packed in whole vectors, the others close up."""
+    steps = -(-k // 2) if tile.pairs else k
+    return (terms - 1) * steps + -(-steps // tile.lanes) * tile.lanes
 
 
 def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
@@ -177,10 +195,11 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
     c = Code(module)
     p = {name: c.param(i) for i, name in enumerate(PARAMS)}
     to, height = tile.type, tile.height
-    a_source, b_source = spec.sources
-    a_memory, b_memory = MEMORY[a_source], MEMORY[b_source]
+    a_sources, b_sources = spec.sources
+    a_memory, b_memory = MEMORY[a_sources[0]], MEMORY[b_sources[0]]
     packing = pairs if tile.pairs else pack
     steps = (lambda k: pairs.steps(c, k)) if tile.pairs else (lambda k: k)
+    all_steps = lambda k: c.mul(steps(k), len(a_sources))
     own = spec.prologue.params if spec.prologue else 0
     epilogue = Emitter(c, spec.tail, tile.lanes, first_buffer=2, first_param=len(PARAMS) + own)
     element = elements(c, spec.prologue, tile.lanes, first_buffer=2 + len(spec.tail.names), first_param=len(PARAMS))
@@ -190,9 +209,10 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
     line = 64 // tile.itemsize
     table = c.gep("%scratch", tile.bytes, "i8")
     panel = c.gep(table, c.round_up(c.mul(c.div(p["mc"], height), entry_words(tile) * 8), 64), "i8")
-    depth = steps(p["depth"])
-    block = c.gep(panel, c.mul(c.round_up(depth, tile.lanes), tile.width), to)
-    row = c.mul(c.value(f"or i64 {c.ceil_div(depth, line)}, 1"), line)
+    room = c.round_up(steps(p["depth"]), tile.lanes)
+    room = c.add(c.mul(steps(p["depth"]), len(a_sources) - 1), room)
+    block = c.gep(panel, c.mul(room, tile.width), to)
+    row = c.mul(c.value(f"or i64 {c.ceil_div(room, line)}, 1"), line)
 
     def item(i: str) -> None:
         per_batch = c.mul(p["mblocks"], p["nblocks"])
@@ -213,7 +233,9 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
             left = c.sub(p["n"], col)
             if spec.trans_b:
                 start = c.gep(b_here, c.mul(col, p["ldb"]), b_memory)
-                packing.transpose_panel(c, b_source, to, tile.lanes, tile.width, start, p["ldb"], k, left, panel)
+                for j, source in enumerate(b_sources):
+                    here = c.gep(panel, c.mul(c.mul(steps(k), j), tile.width), to)
+                    packing.transpose_panel(c, source, to, tile.lanes, tile.width, start, p["ldb"], k, left, here)
                 b_panel, step = panel, str(tile.width)
             else:
                 start = c.gep(b_here, col, b_memory)
@@ -222,14 +244,18 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
                 b_panel, step = c.select(in_place, start, panel, "ptr"), c.select(in_place, p["ldb"], tile.width)
 
                 def copy() -> None:
-                    packing.copy_panel(c, b_source, to, tile.lanes, tile.vectors, start, p["ldb"], k, left, panel)
+                    for j, source in enumerate(b_sources):
+                        here = c.gep(panel, c.mul(c.mul(steps(k), j), tile.width), to)
+                        packing.copy_panel(c, source, to, tile.lanes, tile.vectors, start, p["ldb"], k, left, here)
 
                 c.when(in_place, lambda: None, copy)
 
             def tiles(r: str) -> None:
                 count = c.min(c.sub(rows, r), height)
                 entry = c.gep(table, c.mul(c.div(r, height), entry_words(tile)), "ptr")
-                operands = f"ptr {entry}, i64 1, ptr {b_panel}, i64 {step}, i64 {steps(k)}, i64 {c.mul(row, height)}"
+                operands = (
+                    f"ptr {entry}, i64 1, ptr {b_panel}, i64 {step}, i64 {all_steps(k)}, i64 {c.mul(row, height)}"
+                )
 
                 def direct() -> None:
                     start = c.add(c.add(c.mul(batch, p["sc"]), c.mul(c.add(m0, r), p["ldc"])), col)
@@ -253,15 +279,23 @@ def emit(spec: MatmulSpec, tile: Tile, target: Target) -> str:
     def pack_a(m0: Operand, rows: Operand, k0: Operand, k: Operand, a_here: str) -> None:
         if spec.trans_a:
             start = c.gep(a_here, m0, a_memory)
-            operands = (c, a_source, to, tile.lanes, row, start, p["lda"], rows, k, block)
             computed = {"computed": lambda j, i, mask: element(c.add(k0, j), c.add(m0, i), mask)} if element else {}
-            c.when(c.less(0, k), lambda: packing.transpose_rows(*operands, **computed))
+
+            def across() -> None:
+                # What is written beyond a term is overwritten by the next one.
+                for i, source in enumerate(a_sources):
+                    here = c.gep(block, c.mul(steps(k), i), to)
+                    packing.transpose_rows(c, source, to, tile.lanes, row, start, p["lda"], rows, k, here, **computed)
+
+            c.when(c.less(0, k), across)
         else:
 
             def one(r: str) -> None:
                 start = c.gep(a_here, c.mul(c.add(m0, r), p["lda"]), a_memory)
                 computed = {"computed": lambda i, mask: element(c.add(m0, r), c.add(k0, i), mask)} if element else {}
-                packing.copy_row(c, a_source, to, tile.lanes, start, k, c.gep(block, c.mul(r, row), to), **computed)
+                for i, source in enumerate(a_sources):
+                    here = c.gep(block, c.add(c.mul(r, row), c.mul(steps(k), i)), to)
+                    packing.copy_row(c, source, to, tile.lanes, start, k, here, **computed)
 
             c.loop(0, rows, one)
 

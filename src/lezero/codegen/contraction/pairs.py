@@ -36,9 +36,17 @@ def multiply_add(c: Code, lanes: int, row: str, column: str, total: str) -> str:
 
 
 def load(c: Code, source: str, lanes: int, pointer: str, mask: str | None) -> str:
-    """A register of bf16 (i16) from memory of bf16 or, rounded, of f32."""
+    """A register of bf16 (i16) from memory of bf16 or, rounded, of f32 or of what is left of f32 after rounding."""
     raw = c.vector_load(MEMORY[source], lanes, pointer, mask)
-    return raw if source == "bf16" else rounded(c, lanes, raw)
+    if source == "bf16":
+        return raw
+    nearest = rounded(c, lanes, raw)
+    if source != "f32 rest":
+        return nearest
+    bits = c.value(f"zext <{lanes} x i16> {nearest} to <{lanes} x i32>")
+    bits = c.value(f"shl <{lanes} x i32> {bits}, {c.splat(16, 'i32', lanes)}")
+    nearest = c.value(f"bitcast <{lanes} x i32> {bits} to <{lanes} x float>")
+    return rounded(c, lanes, c.value(f"fsub <{lanes} x float> {raw}, {nearest}"))
 
 
 def rounded(c: Code, lanes: int, value: str) -> str:

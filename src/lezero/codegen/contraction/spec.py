@@ -40,7 +40,8 @@ class MatmulSpec:
     dtype : storage type of A and B: f32, f64, bf16 or f16 (the latter two accumulate in f32).
     trans_a, trans_b : the stored matrix is the transposed one (A is k x m, B is n x k in memory).
     epilogue : None stores the product as `out_dtype` in the operand "out".
-    rounded : f32 operands may be rounded to bf16, where such products are faster.
+    bf16_products : how many products of bf16 may stand for one of f32, where such products are faster: none; one, of operands
+        that are rounded; or three, of operands that are sums of two numbers, without that of the two smaller ones.
     prologue : what A is computed from while it is packed, instead of being in memory (f32 and f64, a batch of 1).
     wide : whether A, and B, lie in memory as f32 and are rounded to `dtype` (bf16 or f16) while they are packed.
     """
@@ -50,15 +51,17 @@ class MatmulSpec:
     trans_a: bool = False
     trans_b: bool = False
     epilogue: Epilogue | None = None
-    rounded: bool = False
+    bf16_products: int = 0
     prologue: Prologue | None = None
     wide: tuple[bool, bool] = (False, False)
 
     @property
-    def sources(self) -> tuple[str, str]:
-        """How A and B are loaded."""
+    def sources(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """How A and B are loaded: once, or once for each of the products that stand for one."""
+        if self.bf16_products == 3:
+            return ("f32", "f32", "f32 rest"), ("f32", "f32 rest", "f32")
         a, b = (f"f32 to {self.dtype}" if wide else self.dtype for wide in self.wide)
-        return a, b
+        return (a,), (b,)
 
     @property
     def tail(self) -> Epilogue:
