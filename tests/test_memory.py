@@ -12,9 +12,9 @@ import lezero.nn.functional as F
 from lezero import nn, optim
 from lezero.hal import registry
 from lezero.runtime import residuals, run
-from lezero.schedule import recompute
+from lezero.schedule import recompute, schedule
 from lezero.schedule.budget import parse_bytes
-from lezero.schedule.memory import Interval, Space, joined, lend
+from lezero.schedule.memory import Interval, Space, joined, lend, settle
 from test_checkpoint import added_peak
 
 pytestmark = pytest.mark.skipif(registry.get_backend() != "cpu", reason="about the backend that plans memory")
@@ -36,6 +36,12 @@ class Block(nn.Module):
 
 def transformer():
     return nn.Sequential(*[Block(32) for _ in range(6)], nn.Flatten(), nn.Linear(32 * 16, 5)), (24, 16, 32)
+
+
+def wide():
+    """More gradients than activations."""
+    layers = [x for _ in range(6) for x in (nn.Linear(192, 192), nn.GELU())]
+    return nn.Sequential(*layers, nn.Linear(192, 5)), (30, 192)
 
 
 def convolutions():
@@ -310,15 +316,22 @@ def test_parts_of_a_block_are_lent_together_once_all_of_them_have_been_read():
 # -- reading the loss first -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make, most", [(transformer, 1.05), (convolutions, 1.05)])
-def test_reading_the_loss_before_backward_keeps_little_more(make, most, monkeypatch):
+@pytest.fixture
+def peak(monkeypatch):
+    """The added peak of a training step of a network, with its loss read before ``backward()`` or not."""
     for name in ("LEAST_TOTAL", "LEAST_BYTES"):
         monkeypatch.setattr(recompute, name, 0)
-    net, shape = make()
     r = np.random.default_rng(0)
-    x, y = lz.tensor(r.normal(size=(4 * shape[0], *shape[1:])).astype("f4")), lz.tensor(r.integers(0, 5, 4 * shape[0]))
 
-    def peak(read):
+    def measure(make, read):
+        lz.manual_seed(0)
+        net, shape = make()
+        x, y = (
+            lz.tensor(r.normal(size=(4 * shape[0], *shape[1:])).astype("f4")),
+            lz.tensor(r.integers(0, 5, 4 * shape[0])),
+        )
+        run._plans.clear()
+
         def step():
             net.zero_grad()
             loss = F.cross_entropy(net(x), y)
@@ -328,12 +341,64 @@ def test_reading_the_loss_before_backward_keeps_little_more(make, most, monkeypa
 
         return added_peak(step)
 
-    plain = peak(False)
-    chosen = peak(True)
+    return measure
+
+
+@pytest.mark.parametrize("make", [transformer, convolutions])
+def test_reading_the_loss_before_backward_keeps_little_more(make, peak, monkeypatch):
+    plain, chosen = peak(make, False), peak(make, True)
     monkeypatch.setattr(residuals, "_cheap", lambda node: False)
-    run._plans.clear()
-    declared = peak(True)
-    assert chosen <= most * plain < declared
+    assert chosen <= 1.05 * plain < peak(make, True)
+
+
+def test_gradients_take_the_memory_of_what_was_kept_for_them(peak, monkeypatch):
+    plain, read = peak(wide, False), peak(wide, True)
+    monkeypatch.setattr(schedule, "settle", lambda spaces, results, blocks: ({}, spaces))
+    assert read <= 1.05 * plain < peak(wide, True)
+
+
+def test_results_settle_in_a_block_only_where_they_fill_half_of_it():
+    spaces = [Space("a", 4096, -inf, inf, ((0, 4096, -inf, 3),)), Space("b", 4096, -inf, inf, ((0, 4096, -inf, 8),))]
+    blocks = {"a": ("first", 8192), "b": ("first", 8192)}
+    results = [Interval("early", 2048, 4, 20), Interval("later", 1024, 6, 20), Interval("last", 1024, 9, 20)]
+    found, left = settle(spaces, results, blocks)
+    assert found == {"early": ("a", 0), "later": ("a", 2048), "last": ("a", 3072)}
+    assert [s.busy for s in left] == [
+        ((0, 2048, 4, inf), (0, 4096, -inf, 3), (2048, 3072, 6, inf), (3072, 4096, 9, inf)),
+        ((0, 4096, -inf, 8),),
+    ]
+    assert settle(spaces, results[:2], blocks) == ({}, spaces)
+    assert settle([spaces[1]], [Interval("too early", 4096, 8, 20)], blocks)[0] == {}
+
+
+def test_gradients_that_settled_in_what_was_kept_are_gradients_like_any_other():
+    lz.manual_seed(0)
+    net, _ = wide()
+    r = np.random.default_rng(0)
+    x, y = lz.tensor(r.normal(size=(120, 192)).astype("f4")), lz.tensor(r.integers(0, 5, 120))
+
+    def gradients(read):
+        """Of two batches added up, the first of which is held on to."""
+        net.zero_grad()
+        held = []
+        for k in range(2):
+            loss = F.cross_entropy(net(x * (k + 1)), y)
+            if read:
+                loss.item()
+            loss.backward()
+            held.append([p.grad.numpy() for p in net.parameters()])
+        return [*held[0], *held[1], *(p.grad.numpy() for p in net.parameters())]
+
+    plain, read = gradients(False), gradients(True)
+    for a, b in zip(plain, read, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    assert settled_results() > 0
+
+
+def settled_results():
+    """Of all plans there are."""
+    tables = [t for plan in run._plans.values() for t in getattr(plan.program, "tables", {}).values()]
+    return sum(len(instance.settled) for _, instance, _ in tables)
 
 
 def test_results_are_the_same_under_the_least_limit():

@@ -46,7 +46,7 @@ class Buffer:
 class Part(Buffer):
     """Memory at `offset` bytes in a `block` with others, which is let go of as a whole.
 
-    It is written over only by values that do not outlive a run, so that no result holds the block.
+    It is written over by values that do not outlive a run, and by results only where they fill half of the block, which they hold.
     """
 
     __slots__ = ("block", "offset")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
+from typing import Any
 
 ALIGNMENT = 64
 
@@ -59,7 +60,7 @@ class Space:
     busy : what is in use for longer, as (first byte, end, first record, last record), by first byte
     """
 
-    name: Hashable
+    name: Any
     nbytes: int
     after: float
     before: float
@@ -103,6 +104,35 @@ def lend(spaces: Sequence[Space], intervals: Sequence[Interval]) -> dict[Hashabl
                 found[v.name] = s.name, at
                 break
     return found
+
+
+def settle(
+    spaces: Sequence[Space], results: Sequence[Interval], blocks: Mapping[Hashable, tuple[Hashable, int]]
+) -> tuple[dict[Hashable, tuple[Hashable, int]], list[Space]]:
+    """Results that may live in what others leave of their blocks, as (space, offset), and the spaces without them.
+
+    A block is held by any result in it, so it takes them only if they fill half of it at least.
+
+    blocks : for each space, which block it is in, and the bytes of that
+    """
+    found = lend(spaces, results)
+    sizes = {v.name: v.nbytes for v in results}
+    filled: dict[Hashable, int] = {}
+    for name, (space, _) in found.items():
+        block = blocks[space][0]
+        filled[block] = filled.get(block, 0) + sizes[name]
+    worth = {space for space, (block, nbytes) in blocks.items() if 2 * filled.get(block, 0) >= nbytes}
+    found = {name: place for name, place in found.items() if place[0] in worth}
+    left = []
+    for s in spaces:
+        taken = [
+            (at, at + _aligned(v.nbytes), v.first, inf)
+            for v in results
+            for space, at in [found.get(v.name, (None, 0))]
+            if space == s.name
+        ]
+        left.append(replace(s, busy=tuple(sorted((*s.busy, *taken)))))
+    return found, left
 
 
 def _aligned(nbytes: int) -> int:

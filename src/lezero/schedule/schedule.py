@@ -7,7 +7,7 @@ over inputs.  ``Schedule.instantiate`` is size arithmetic: launches with their i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Any
@@ -25,7 +25,7 @@ from lezero.schedule.groups import Group, Grouping, pieces
 from lezero.schedule.index import Ix, Var
 from lezero.schedule.layout import Order, linear, row_major
 from lezero.schedule.lower import Lowered, lower, number
-from lezero.schedule.memory import Interval, Space, joined, lend, pack, side_by_side
+from lezero.schedule.memory import Interval, Space, joined, lend, pack, settle, side_by_side
 from lezero.schedule.order import in_order
 from lezero.schedule.prepare import ATTENTION, prepare
 from lezero.schedule.recompute import Effort, Recomputed, recompute
@@ -99,6 +99,9 @@ class Instance:
     memory: list[Block]
     together: dict[Node, int]  # where outputs lie in the one block that is kept
     together_bytes: int
+    settled: dict[
+        Node, tuple[Node, int]
+    ]  # outputs that lie in the block of an input: from which of its parts on, and how far
 
 
 @dataclass
@@ -185,9 +188,10 @@ class Schedule:
         together = [n for n in self.together if n not in self.reused and nbytes(n) >= LEAST_LENT]
         offsets_together, together_bytes = side_by_side([nbytes(n) for n in together])
         inside = dict(places) | {n: (-1, at) for n, at in zip(together, offsets_together)}
-        spaces = [s for s in spaces if s.name not in inside] + joined(
-            [(s, *inside[s.name]) for s in spaces if s.name in inside]
-        )
+        parts = joined([(s, *inside[s.name]) for s in spaces if s.name in inside])
+        results = [Interval(n, nbytes(n), at, len(raw)) for n, at in written.items() if n not in inside]
+        settled, parts = self._settle(parts, [v for v in results if v.nbytes >= LEAST_LENT], places, nbytes)
+        spaces = [s for s in spaces if s.name not in inside and s.name not in settled] + parts
         lent = lend([s for s in spaces if s.nbytes >= LEAST_LENT], [v for v in lives if v.nbytes >= LEAST_LENT])
         offsets_, arena = pack([v for v in lives if v.name not in lent])
         records = []
@@ -209,13 +213,30 @@ class Schedule:
             ]
             beside = entry in self.beside
             overwrites = overwrites or any(
-                lent[x][0] in read for names, *_ in sets for x in (self.shared.get(n, n) for n in names) if x in lent
+                x in settled or (x in lent and lent[x][0] in read)
+                for names, *_ in sets
+                for x in (self.shared.get(n, n) for n in names)
             )
             records.append(Record(source, label, placed, combine, scratch, overwrites, beside, touched, entry))
         shapes = [tuple(number(d, bindings) for d in shape) for shape in self.shapes]
         memory = [Block(v.name, offsets_[v.name], v.nbytes, v.first, v.last) for v in lives if v.name in offsets_]
         kept = dict(zip(together, offsets_together))
-        return Instance(records, arena, shapes, moved, tuple(bindings), memory, kept, together_bytes)
+        return Instance(records, arena, shapes, moved, tuple(bindings), memory, kept, together_bytes, settled)
+
+    def _settle(
+        self,
+        spaces: list[Space],
+        results: list[Interval],
+        places: Mapping[Node, tuple[int, int]],
+        nbytes: Callable[[Node], int],
+    ) -> tuple[dict[Any, tuple[Any, int]], list[Space]]:
+        """Results that lie in the blocks of inputs, and the spaces that remain; some are of the block that is made."""
+        sizes: dict[int, int] = {}
+        for n, (block, _) in places.items():
+            sizes[block] = sizes.get(block, 0) + nbytes(n)
+        of_inputs = {s.name: (places[s.name][0], sizes[places[s.name][0]]) for s in spaces if s.name in places}
+        settled, left = settle([s for s in spaces if s.name in places], results, of_inputs)
+        return settled, left + [s for s in spaces if s.name not in places]
 
     def flops(self, instance: Instance) -> list[float]:
         """Floating-point operations of each record (see ``schedule/work.py``); a step's are with the launches that multiply."""

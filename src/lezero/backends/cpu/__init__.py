@@ -50,8 +50,8 @@ class CpuProgram(Program):
         self.schedule, self.leaves, self.backend = schedule, leaves, backend
         self.tables: OrderedDict[tuple, tuple[Table, Instance, list[Any]]] = OrderedDict()
         graph = schedule.graph
-        position = {leaf: k for k, leaf in enumerate(leaves)}
-        self.reused = [position[schedule.reused[n]] if n in schedule.reused else -1 for n in graph.outputs]
+        self.position = {leaf: k for k, leaf in enumerate(leaves)}
+        self.reused = [self.position[schedule.reused[n]] if n in schedule.reused else -1 for n in graph.outputs]
         self.parts = [k for k, leaf in enumerate(leaves) if leaf in schedule.parts]
         self.layouts = [(n.dtype.numpy, _unless_row_major(n, schedule.orders[n])) for n in graph.outputs]
 
@@ -83,6 +83,11 @@ class CpuProgram(Program):
             at = instance.together.get(self.schedule.graph.outputs[k])
             if at is not None and block is not None:
                 outputs.append(_part(instance.output_shapes[k], *self.layouts[k], *block, at))
+                continue
+            settled = instance.settled.get(self.schedule.graph.outputs[k])
+            if settled is not None:
+                part = inputs[self.position[settled[0]]]
+                outputs.append(_settled(instance.output_shapes[k], *self.layouts[k], part, settled[1]))
                 continue
             outputs.append(self._output(k, instance.output_shapes[k], spare[k]))
         bases = array("q", [self.backend.reserve(instance.arena_bytes)])
@@ -158,6 +163,23 @@ def _part(
     """The same, within a block of memory."""
     memory = np.asarray(block)[at : at + prod(shape) * dtype.itemsize]
     return Part(_shaped(memory, shape, dtype, order), order, address + at, block, at)
+
+
+class _Held:
+    """Memory at an address, as NumPy takes it, and whose it is."""
+
+    def __init__(self, address: int, nbytes: int, owner: object):
+        self.owner = owner
+        self.__array_interface__ = {"version": 3, "data": (address, False), "shape": (nbytes,), "typestr": "|u1"}
+
+
+def _settled(
+    shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...] | None, part: Buffer, at: int
+) -> Buffer:  # fmt: skip
+    """A result in memory that begins `at` bytes into that of an input, whose block it holds."""
+    owner = part.block if type(part) is Part else part.array
+    memory = np.asarray(_Held(part.address + at, prod(shape) * dtype.itemsize, owner))
+    return Buffer(_shaped(memory, shape, dtype, order), "cpu", order, part.address + at)
 
 
 def _shaped(memory: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, order: tuple[int, ...] | None) -> np.ndarray:
