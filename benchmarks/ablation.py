@@ -32,7 +32,7 @@ def status(field):
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(field + ":"))
 
 
-def training_step(task, batch):
+def training_step(task, batch, dtype="f32"):
     import lezero as lz
     from lezero import models, optim
     from lezero.nn import functional as F
@@ -44,12 +44,16 @@ def training_step(task, batch):
         optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         x = lz.tensor(r.normal(size=(batch, 3, 224, 224)).astype(np.float32))
         y = lz.tensor(r.integers(0, 1000, batch))
-        loss_of = lambda: F.cross_entropy(model(x), y)
+        loss_of = lambda: F.cross_entropy(scores_of(x), y)
     else:
         model = models.bert_base()
         optimizer = optim.AdamW(model.parameters(), lr=1e-4)
         x, y = (lz.tensor(r.integers(0, 30522, (batch, 128))) for _ in range(2))
-        loss_of = lambda: F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss_of = lambda: F.cross_entropy(scores_of(x).flatten(0, 1), y.flatten())
+
+    def scores_of(x):
+        with lz.amp.autocast("cpu", dtype=lz.bfloat16, enabled=dtype == "bf16"):
+            return model(x)
 
     def step():
         optimizer.zero_grad()
