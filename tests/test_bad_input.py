@@ -614,6 +614,16 @@ def test_a_pass_there_is_not_cannot_be_left_out(monkeypatch, value):
         switched_off()
 
 
+@pytest.mark.parametrize(
+    "value", [" -recompute , -fuse ", "-recompute -fuse", ",-fuse,,-recompute,", "\t-fuse\n-recompute"]
+)
+def test_names_of_passes_may_have_blanks_between_them(monkeypatch, value):
+    from lezero.passes.pipeline import switched_off
+
+    monkeypatch.setenv("LEZERO_PASSES", value)
+    assert switched_off() == {"recompute", "fuse"}
+
+
 def test_an_index_that_is_no_row_of_the_table():
     with pytest.raises(IndexError, match=r"embedding: index 7 is not a row of a table of 5 rows"):
         F.embedding(lz.tensor([[0, 7]]), lz.ones(5, 3))

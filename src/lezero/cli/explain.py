@@ -46,8 +46,8 @@ def explain(model: str, batch: int, training: bool, as_json: bool, page: str | N
     if page is not None:
         with user_errors():
             explanation.write_page(page)
-        size = byte_count(Path(page).stat().st_size)
-        click.echo(f"wrote {page} ({size}), to open in a browser", err=as_json)
+        written = byte_count(Path(page).stat().st_size)
+        click.echo(f"wrote {page} ({written}), to open in a browser", err=as_json)
     if as_json or page is None:
         click.echo(json.dumps(explanation.to_dict()) if as_json else str(explanation))
 
