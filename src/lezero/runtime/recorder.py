@@ -464,7 +464,9 @@ def _is_leaf_like(
                 if k < len(bindings):
                     if bindings[k] == n:
                         continue
-                elif k == len(bindings):
+                # A captured call must come to the path it came to before, whatever was recorded in between: there equal
+                # extents are one symbol, as they are where a leaf is made.
+                elif k == len(bindings) and (STATE.capture is None or n not in bindings):
                     bindings.append(n)
                     continue
         elif d == n and not (axis in dynamic and n > 1):
