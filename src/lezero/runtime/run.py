@@ -188,9 +188,7 @@ def _run(rec: Recording, wanted: tuple[Handle, ...], all_wanted: bool) -> Ran | 
         except BaseException:
             if handles[0]._rec is not rec:
                 _release(rec)  # it came after the values were handed out
-            elif state.recording is not rec and not state.recording.count and not state.recording.leaf_nodes:
-                state.recording = rec  # nothing was overwritten: what was recorded still stands
-            raise
+            raise  # otherwise nothing was overwritten: what was recorded still stands, and is computed where it is next used
     raised = (ran and ran.late) or (bounds.complaint(rec) if rec.checks else None)
     _release(rec)
     if raised is not None:
@@ -226,21 +224,20 @@ def _compute(rec: Recording, handles: Sequence[Handle], donate: bool) -> Ran:
         _plans[key] = _plans.pop(key, plan)  # to the end
     inputs = [rec.buffers[i] for i in plan.leaves]
     gone = [k for k, i in enumerate(plan.leaves) if i in donated]
-    interrupt = results = None
+    late = results = None
     try:
         results = plan.program.run(inputs, rec.bindings, gone)
         _hand_out(rec, plan, ending, handles, results)
     except BaseException as error:
-        interrupt = error if results is None else None
-        if results is None:
-            results = getattr(error, "results", None)
-            if results is None:
-                raise
-        _hand_out(rec, plan, ending, handles, results)  # it came too late: the run is complete
-        if interrupt is None:
+        complete = getattr(error, "results", None) if results is None else results
+        if complete is None:
             raise
+        _hand_out(rec, plan, ending, handles, complete)  # it came too late: the run is complete
+        if results is not None:
+            raise
+        late = error
     statistics.note(plan, rec.bindings, rec.count)
-    return Ran(plan, ending, handles, donated, interrupt)
+    return Ran(plan, ending, handles, donated, late)
 
 
 def _hand_out(rec: Recording, plan: Plan, ending: Ending, handles: Sequence[Handle], results: list[Buffer]) -> None:
