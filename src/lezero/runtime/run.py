@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -138,8 +138,18 @@ def _live(rec: Recording) -> list[Handle]:
         h = r()
         if h is not None and h._rec is rec:
             found[id(h)] = h
+    h = None
+    _let_go(rec, found)
     _cut_views(found)
     return list(found.values())
+
+
+def _let_go(rec: Recording, found: dict[int, Handle]) -> None:
+    """Leave out the parameters that only the recording's list of them refers to: those of a model that was dropped."""
+    listed = Counter(map(id, rec.variables.values()))
+    for key, times in listed.items():
+        if key in found and others(found, key) <= times:
+            found.pop(key)._rec = None
 
 
 def _cut_views(found: dict[int, Handle]) -> None:
