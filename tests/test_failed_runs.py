@@ -369,3 +369,24 @@ def test_an_abandoned_run_holds_nothing(monkeypatch):
         assert alive() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_training_goes_on_after_an_interrupted_step(captured, monkeypatch):
+    wanted, training = Training(), Training()
+    for _ in range(5):
+        wanted.step()
+    real = run._compute
+
+    def interrupted(rec, handles, donate):
+        monkeypatch.setattr(run, "_compute", real)
+        raise KeyboardInterrupt
+
+    training.step()
+    monkeypatch.setattr(run, "_compute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        training.step()
+    step = lz.jit(training.step) if captured else training.step
+    for _ in range(3):
+        step()
+    assert_same(training.state(), wanted.state())

@@ -380,7 +380,10 @@ def _release(rec: Recording) -> None:
 
 
 def realize(*tensors: Any) -> None:
-    """Run what has been recorded, so that the given tensors (and all others that are alive) hold values."""
+    """Run what has been recorded, so that the given tensors (and all others that are alive) hold values.
+
+    What an interrupted run was to give waits until it is used, or given here.
+    """
     if not tensors:
         if STATE.capture is not None:
             STATE.capture.refuse()
