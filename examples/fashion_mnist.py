@@ -7,7 +7,7 @@ python examples/fashion_mnist.py
 import numpy as np
 
 import lezero as lz
-from common import arguments, find, low_type, start
+from common import Mistake, arguments, find, fit, low_type, positive, start, whole
 from lezero import nn, optim
 from lezero.data import DataLoader, Dataset, TensorDataset
 from lezero.data.datasets import FashionMNIST
@@ -70,8 +70,8 @@ class Mirrored(Dataset):
 
 def main() -> None:
     p = arguments(__doc__, epochs=6, batch_size=128, data="fashion-mnist")
-    p.add_argument("--width", type=int, default=16, help="channels of the first block [16]")
-    p.add_argument("--lr", type=float, default=0.1, help="highest learning rate [0.1]")
+    p.add_argument("--width", type=whole(), default=16, help="channels of the first block [16]")
+    p.add_argument("--lr", type=positive, default=0.1, help="highest learning rate [0.1]")
     args = p.parse_args()
     path = find(args.data, "train-images-idx3-ubyte*", "fashion-mnist")[0].parent
     training, test = FashionMNIST(path), FashionMNIST(path, train=False)
@@ -80,6 +80,8 @@ def main() -> None:
     images, labels = training.arrays()
     train_set = Mirrored((images - MEAN) / STD, labels)
     loader = DataLoader(train_set, args.batch_size, shuffle=True, drop_last=True)
+    if not len(loader):
+        raise Mistake(f"--batch-size: there are only {len(train_set):,} images")
     images, labels = test.arrays()
     test_loader = DataLoader(TensorDataset((images - MEAN) / STD, labels), 500)
 
@@ -90,9 +92,7 @@ def main() -> None:
         model, optimizer, F.cross_entropy,
         metrics=["accuracy"], scheduler=scheduler, schedule_per="step", autocast=low_type(args),
     )  # fmt: skip
-    history = trainer.fit(
-        loader, test_loader, epochs=args.epochs, checkpoints=args.checkpoints, resume=bool(args.checkpoints)
-    )
+    history = fit(trainer, loader, test_loader, args)
     print(f"{100 * history[-1]['val_accuracy']:.2f} % of the {len(test):,} test images are right")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import lezero as lz
-from common import HOME, arguments, find, low_type, start
+from common import HOME, arguments, find, fit, low_type, positive, start
 from lezero import models, optim
 from lezero.data import DataLoader, Dataset
 from lezero.io import load_safetensors
@@ -132,7 +132,7 @@ def main() -> None:
     p = arguments(__doc__, epochs=1, batch_size=32, data="reviews")
     p.add_argument("--model", type=Path, default=HOME / "minilm", help=f"folder with the encoder [{HOME / 'minilm'}]")
     p.add_argument("--scratch", action="store_true", help="begin from random weights instead of the encoder's")
-    p.add_argument("--lr", type=float, help="highest learning rate [1e-4; 1e-3 with --scratch]")
+    p.add_argument("--lr", type=positive, help="highest learning rate [1e-4; 1e-3 with --scratch]")
     p.add_argument("--ask", action="append", default=[], help="a sentence to judge after training; may be repeated")
     args = p.parse_args()
     texts, labels = reviews(find(args.data, "*reviews.csv", "reviews")[0])
@@ -156,7 +156,7 @@ def main() -> None:
         model, optimizer, F.cross_entropy, metrics=["accuracy"], scheduler=scheduler, schedule_per="step",
         clip_grad_norm=1.0, autocast=low_type(args),
     )  # fmt: skip
-    history = trainer.fit(loader, test, epochs=args.epochs, checkpoints=args.checkpoints, resume=bool(args.checkpoints))
+    history = fit(trainer, loader, test, args)
     print(f"{100 * history[-1]['val_accuracy']:.1f} % of the held-out sentences are right")
     model.eval()
     for text in args.ask or ["a warm and funny film that never feels long", "two hours that i will not get back"]:

@@ -12,13 +12,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 
 import lezero as lz
-from common import HOME, arguments, find, low_type, start
+from common import HOME, Mistake, arguments, find, fit, low_type, positive, start, whole
 from lezero import models, optim
 from lezero.data import DataLoader, Dataset
 from lezero.data.randomness import batch_generator
@@ -32,7 +31,10 @@ LENGTH = 128  # characters that the model sees
 def read(path: Path, kind: str) -> str:
     """The text of a file, or of a collection's files under a folder, without their marks."""
     paths = [path] if path.is_file() else find(path, TEXTS[kind], kind)
-    text = "\n".join(p.read_text(encoding="utf-8") for p in paths)
+    try:
+        text = "\n".join(p.read_text(encoding="utf-8") for p in paths)
+    except UnicodeDecodeError:
+        raise Mistake(f"--data: {path} is not text in UTF-8") from None
     text = re.sub(r"\x1b\[[\d;]*m|\r", "", text)  # colours of a terminal
     text = re.sub(r"^%$", "", text, flags=re.MULTILINE)  # between poems
     text = re.sub(r"[*_#]+|  $", "", text, flags=re.MULTILINE)  # Markdown
@@ -91,22 +93,26 @@ class Sample(Callback):
 def main() -> None:
     p = arguments(__doc__, epochs=10, batch_size=64, data=None)
     p.add_argument("--text", choices=TEXTS, default="shakespeare", help="which of the two collections [shakespeare]")
-    p.add_argument("--steps", type=int, default=100, help="optimizer steps that count as an epoch [100]")
-    p.add_argument("--width", type=int, default=128, help="features of a character [128]")
-    p.add_argument("--layers", type=int, default=4, help="transformer blocks [4]")
-    p.add_argument("--lr", type=float, default=3e-3, help="highest learning rate [0.003]")
-    p.add_argument("--sample", type=int, default=200, help="characters written after each epoch [200]")
+    p.add_argument("--steps", type=whole(), default=100, help="optimizer steps that count as an epoch [100]")
+    p.add_argument(
+        "--width", type=whole(32, multiple_of=32), default=128, help="features of a character, a multiple of 32 [128]"
+    )
+    p.add_argument("--layers", type=whole(), default=4, help="transformer blocks [4]")
+    p.add_argument("--lr", type=positive, default=3e-3, help="highest learning rate [0.003]")
+    p.add_argument("--sample", type=whole(0), default=200, help="characters written after each epoch [200]")
     p.add_argument("--start", help="what samples begin with [a line break]")
     args = p.parse_args()
     text = read(args.data or HOME / args.text, args.text)
     start = args.start or "\n"
     alphabet = sorted(set(text))
     if strange := set(start) - set(alphabet):
-        sys.exit(f"--start: the text has no {''.join(sorted(strange))!r}")
+        raise Mistake(f"--start: the text has no {''.join(sorted(strange))!r}")
     ids = np.searchsorted(alphabet, list(text))
     held_out = len(ids) // 20
     if held_out <= LENGTH:
-        sys.exit(f"--data: {len(text):,} characters are too few: a twentieth is held out, in stretches of {LENGTH}")
+        raise Mistake(
+            f"--data: {len(text):,} characters are too few: a twentieth is held out, in stretches of {LENGTH}"
+        )
     print(f"{len(text):,} characters, {len(alphabet):,} different ones; the last {held_out:,} are held out")
 
     lz.manual_seed(args.seed)
@@ -126,9 +132,7 @@ def main() -> None:
         model, optimizer, loss_of, scheduler=scheduler, schedule_per="step", clip_grad_norm=1.0, autocast=low_type(args),
         callbacks=[Sample(alphabet, start, args.sample)],
     )  # fmt: skip
-    history = trainer.fit(
-        loader, validation, epochs=args.epochs, checkpoints=args.checkpoints, resume=bool(args.checkpoints)
-    )
+    history = fit(trainer, loader, validation, args)
     print(f"held-out text: {history[-1]['val_loss'] / np.log(2):.2f} bits a character\n")
     print(write(model, alphabet, start, 3 * args.sample))
 

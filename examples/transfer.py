@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import lezero as lz
-from common import HOME, arguments, find, low_type, start
+from common import HOME, Mistake, arguments, find, low_type, positive, start, whole
 from lezero import models, nn, optim
 from lezero.data import DataLoader, Dataset, TensorDataset
 from lezero.data.datasets import FashionMNIST
@@ -100,6 +100,8 @@ def features_of(model: models.MobileNetV2, data: Dataset) -> TensorDataset:
 def train(model, training, test, lr: float, epochs: int, args) -> float:
     """Train what requires a gradient; the share of the test images that are right after it."""
     loader = DataLoader(training, args.batch_size, shuffle=True, drop_last=True)
+    if not len(loader):
+        raise Mistake(f"--batch-size: there are only {len(training):,} images, by --each")
     optimizer = optim.AdamW([q for q in model.parameters() if q.requires_grad], lr=lr, weight_decay=0.01)
     scheduler = optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=epochs * len(loader))
     trainer = Trainer(
@@ -113,9 +115,9 @@ def main() -> None:
     p = arguments(__doc__, epochs=6, batch_size=50, data="fashion-mnist", checkpoints=False)
     p.add_argument("--model", type=Path, default=HOME / "mobilenet", help="folder with the weights")
     p.add_argument("--photos", type=Path, default=HOME / "photos", help="folder with the photographs")
-    p.add_argument("--each", type=int, default=200, help="training and test images of each class [200]")
-    p.add_argument("--size", type=int, default=96, help="pixels that images are enlarged to [96]")
-    p.add_argument("--lr", type=float, default=1e-3, help="highest learning rate of fine-tuning [0.001]")
+    p.add_argument("--each", type=whole(), default=200, help="training and test images of each class [200]")
+    p.add_argument("--size", type=whole(), default=96, help="pixels that images are enlarged to [96]")
+    p.add_argument("--lr", type=positive, default=1e-3, help="highest learning rate of fine-tuning [0.001]")
     args = p.parse_args()
     path = find(args.data, "train-images-idx3-ubyte*", "fashion-mnist")[0].parent
     model = mobilenet(args.model)

@@ -23,7 +23,9 @@ HERE = Path(__file__).resolve().parent
 THREADS = (1, 2, 3)
 SUITE = (
     "test_backend_ops.py", "test_backend_fuzz.py", "test_backend_limits.py", "test_kernel_counts.py", "test_contractions.py",
-    "test_codegen.py", "test_vector_math.py", "test_opaque.py", "test_jit.py", "test_traps.py", "test_models.py",
+    "test_codegen.py", "test_vector_math.py", "test_opaque.py", "test_models.py",
+    "test_jit.py", "test_jit_extents.py", "test_jit_failures.py", "test_jit_gradients.py", "test_jit_state.py", "test_jit_steady.py",
+    "test_traps.py", "test_traps_failures.py", "test_traps_gradients.py", "test_traps_plans.py", "test_traps_threads.py",
 )  # fmt: skip
 """What depends on the level, the threads or the backend."""
 

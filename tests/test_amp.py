@@ -448,6 +448,28 @@ def test_the_report_says_what_ran_in_which_precision():
         assert (row.count, row.rule) == (2, "low")
         assert "layer_norm" in str(report) and "float32" in str(report)
         assert report.to_dict()["rows"][0].keys() == {"operation", "precision", "count", "rule"}
+        rules = {(r.operation, r.precision): r.rule for r in report.rows}
+        assert rules["layer_norm", "float32"] == rules["cross_entropy", "float32"] == "float32"
+        assert rules["sum", "bfloat16"] == "operands"  # of a bias's gradient
+
+
+def test_the_report_names_no_rule_for_what_ran_outside_autocast():
+    x = f32(4, 4)
+
+    def outside(x, w):
+        return (x @ w).softmax(1).sum() + lz.cat([x, w]).sum()
+
+    for dtype in (lz.float32, lz.float64, lz.bfloat16):
+        given = x.to(dtype).realize(), x.T.to(dtype).realize()
+        report = amp.report(outside, *given)
+        assert report.precisions("matmul") == {dtype.name}
+        assert {row.rule for row in report.rows} == {"operands"}
+        outside(*given).item()
+        assert {row.rule for row in amp.report().rows} == {"operands"}
+    with amp.autocast("cpu"):
+        report = amp.report(lambda x, w: lz.cat([x @ w, w]).sum(), x, x.T.realize())
+    rules = {row.operation: row.rule for row in report.rows}
+    assert (rules["matmul"], rules["concatenate"]) == ("low", "widest")
 
 
 @pytest.mark.parametrize(

@@ -592,6 +592,26 @@ def test_ctrl_c_is_heard_inside_one_long_kernel(threads):
     assert caught.startswith("caught") and float(caught.split()[1]) < 3 and total == "8192.0"
 
 
+HOURS = """
+import threading, time, lezero as lz, _thread
+for long in (lambda: (lz.zeros(10**13) + 1).sum(), lambda: lz.rand(10**13).std(), lambda: lz.tensor([1, 2]).expand(10**13, 2).amax(0)):
+    held = long()
+    for read in (lambda: long().item(), lambda: held.numpy()):
+        threading.Timer(0.4, _thread.interrupt_main).start()
+        start = time.perf_counter()
+        try:
+            read()
+        except KeyboardInterrupt:
+            caught = time.perf_counter() - start
+        print(caught - 0.4 < 1, (lz.ones(3) * 2).sum().item())
+"""
+
+
+def test_ctrl_c_is_heard_within_a_second_of_what_needs_hours_and_no_memory():
+    """And nothing of it is computed with what comes next, whether it is held or not."""
+    assert python("-c", HOURS, LEZERO_NUM_THREADS="2").stdout.splitlines() == ["True 6.0"] * 6
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of another kind")
 def test_ctrl_c_in_the_quickstart_is_one_line_and_code_130(tmp_path):
     process = subprocess.Popen(
@@ -612,6 +632,16 @@ def test_a_pass_there_is_not_cannot_be_left_out(monkeypatch, value):
     monkeypatch.setenv("LEZERO_PASSES", value)
     with pytest.raises(ValueError, match=r"LEZERO_PASSES.*-remove_idle"):
         switched_off()
+
+
+@pytest.mark.parametrize(
+    "value", [" -recompute , -fuse ", "-recompute -fuse", ",-fuse,,-recompute,", "\t-fuse\n-recompute"]
+)
+def test_names_of_passes_may_have_blanks_between_them(monkeypatch, value):
+    from lezero.passes.pipeline import switched_off
+
+    monkeypatch.setenv("LEZERO_PASSES", value)
+    assert switched_off() == {"recompute", "fuse"}
 
 
 def test_an_index_that_is_no_row_of_the_table():

@@ -205,9 +205,15 @@ def test_doctor_says_when_the_cache_cannot_be_written(call, monkeypatch, tmp_pat
 
 def test_explain_writes_a_page(call, tmp_path):
     code, out, err = call("explain", "lenet5", "--batch", "2", "--train", "--html", tmp_path / "page.html")
-    assert (code, out, err) == (0, "", "")
+    size = f"{(tmp_path / 'page.html').stat().st_size / 1024:.1f} KiB"
+    assert (code, out, err) == (0, f"wrote {tmp_path / 'page.html'} ({size}), to open in a browser\n", "")
     text = (tmp_path / "page.html").read_text()
     assert "LeNet" in text and ".py:" not in text  # layers, and nobody's lines
+
+
+def test_explain_prints_json_alone_beside_a_page(call, tmp_path):
+    code, out, err = call("explain", "lenet5", "--batch", "2", "--json", "--html", tmp_path / "page.html")
+    assert code == 0 and json.loads(out) and err.startswith("wrote ")
 
 
 # -- mistakes -------------------------------------------------------------------------------------------------

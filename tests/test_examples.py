@@ -21,6 +21,7 @@ from lezero import io, models
 EXAMPLES = Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
+import common  # noqa: E402
 import fetch  # noqa: E402
 
 
@@ -92,7 +93,7 @@ def test_text_of_ones_own(run, tmp_path):
 
 def test_what_a_text_lacks_is_told(run, tmp_path):
     (tmp_path / "a.txt").write_text("abcdefgh\n" * 200)
-    with pytest.raises(SystemExit, match="the text has no 'z'"):
+    with pytest.raises(common.Mistake, match="the text has no 'z'"):
         run("text_generation", "--data", tmp_path / "a.txt", "--start", "z")
 
 
@@ -175,7 +176,7 @@ def test_transfer_knows_the_photographs_and_learns_new_classes(run):
     ],
 )
 def test_missing_data_are_told_with_what_to_do(run, tmp_path, example, package):
-    with pytest.raises(SystemExit) as told:
+    with pytest.raises(common.Mistake) as told:
         run(example, "--data", tmp_path)
     message = str(told.value)
     assert str(tmp_path) in message and package in message and "fetch.py" in message
@@ -205,3 +206,89 @@ def test_an_interrupted_example_says_how_it_is_continued(tmp_path):
     assert process.returncode == 130
     assert "continue by the same command" in told and "Traceback" not in told
     assert (tmp_path / "run" / "last.lzm").exists()
+
+
+ALL = ("fashion_mnist", "text_generation", "review_sentiment", "transfer")
+WRONG = [
+    *(
+        (name, option, value)
+        for name in ALL
+        for option, value in [("--epochs", 0), ("--batch-size", -1), ("--lr", "nan")]
+    ),
+    ("fashion_mnist", "--width", 0),
+    ("fashion_mnist", "--lr", "inf"),
+    ("fashion_mnist", "--seed", -1),
+    ("fashion_mnist", "--seed", 2**64),
+    ("fashion_mnist", "--epochs", "many"),
+    ("fashion_mnist", "--dtype", "int8"),
+    ("text_generation", "--width", 0),
+    ("text_generation", "--width", 48),
+    ("text_generation", "--layers", 0),
+    ("text_generation", "--steps", 0),
+    ("text_generation", "--sample", -1),
+    ("transfer", "--each", 0),
+    ("transfer", "--size", 0),
+]
+
+
+@pytest.mark.parametrize(("example", "option", "value"), WRONG)
+def test_numbers_that_cannot_be_are_told_in_a_line(run, example, option, value):
+    with pytest.raises(common.Mistake, match=rf"^argument {option}: .*{re.escape(str(value))}") as told:
+        run(example, option, value)
+    assert "\n" not in str(told.value)
+
+
+TEXT = ("--epochs", 1, "--steps", 2, "--batch-size", 2, "--width", 32, "--layers", 1, "--sample", 1)
+
+
+def test_checkpoints_that_cannot_be_continued_are_told_in_a_line(run, tmp_path):
+    (tmp_path / "a.txt").write_text("abcdefgh\n" * 400)
+    (tmp_path / "b.txt").write_text("abcdefghi\n" * 400)
+    (tmp_path / "c.txt").write_bytes(b"\xff\xfe" * 4000)
+    folder, a = tmp_path / "run", ("--data", tmp_path / "a.txt")
+    run("text_generation", *TEXT, *a, "--checkpoints", folder)
+    assert "complete" in run("text_generation", *TEXT, *a, "--checkpoints", folder, "--sample", 2)
+
+    def refused(why, *options):
+        with pytest.raises(common.Mistake, match=why) as told:
+            run("text_generation", *TEXT, *a, *options)
+        assert "\n" not in str(told.value)
+
+    refused(r"--checkpoints: .*other options \(batch_size was 2, not 3\)", "--checkpoints", folder, "--batch-size", 3)
+    refused("--checkpoints: .*cannot be continued", "--checkpoints", folder, "--data", tmp_path / "b.txt")
+    refused("--checkpoints: .*(Not a directory|File exists)", "--checkpoints", tmp_path / "a.txt" / "x")
+    refused("--data: .*not text in UTF-8", "--data", tmp_path / "c.txt")
+    last = folder / "last.lzm"
+    io.save({"callbacks": [None], "batches_done": 0}, last)
+    refused("--checkpoints: .*another program's", "--checkpoints", folder)
+    last.write_bytes(b"no such file")
+    refused("--checkpoints: .*cannot be continued", "--checkpoints", folder)
+
+
+def test_a_fault_in_training_is_not_taken_for_the_checkpoints(run, tmp_path, monkeypatch):
+    import text_generation
+
+    def fail(*args):
+        raise ValueError("not the user's")
+
+    (tmp_path / "a.txt").write_text("abcdefgh\n" * 400)
+    monkeypatch.setattr(text_generation.Sample, "on_epoch_end", fail)
+    with pytest.raises(ValueError, match="not the user's"):
+        run("text_generation", *TEXT, "--data", tmp_path / "a.txt", "--checkpoints", tmp_path / "run")
+
+
+def test_batches_larger_than_all_images_are_told(run, tmp_path):
+    for part, count in (("train", 20), ("t10k", 4)):
+        images, labels = np.zeros((count, 28, 28), np.uint8), np.arange(count, dtype=np.uint8) % 10
+        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+            header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+            (tmp_path / f"{part}-{name}-ubyte").write_bytes(header + array.tobytes())
+    with pytest.raises(common.Mistake, match="--batch-size: there are only 20 images"):
+        run("fashion_mnist", "--data", tmp_path, "--batch-size", 21)
+
+
+def test_a_mistake_ends_an_example_with_status_2_and_one_line():
+    command = [sys.executable, str(EXAMPLES / "fashion_mnist.py"), "--epochs", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = "fashion_mnist.py: argument --epochs: '0' is not a whole number of at least 1 (--help lists the options)\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)

@@ -282,3 +282,10 @@ def test_a_kernel_says_how_many_operations_it_does():
 def test_what_is_no_function_is_refused(given):
     with pytest.raises(TypeError, match="explain: a function or a model is needed, got"):
         lz.explain(given)
+
+
+def test_the_summary_says_what_is_counted():
+    found = lz.explain(lambda x: x.softmax(1), lz.rand(4, 5))
+    text = found.summary()
+    assert found.after.operations > found.before.operations == 1
+    assert "As recorded: what the program" in text and "taken apart into primitives" in text

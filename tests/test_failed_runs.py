@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import itertools
+import sys
+from weakref import ref
+
 import numpy as np
 import pytest
 
@@ -9,6 +15,7 @@ import lezero as lz
 from lezero import nn
 from lezero.nn import functional as F
 from lezero.runtime import run
+from lezero.runtime.recorder import STATE
 
 
 def too_large():
@@ -284,4 +291,102 @@ def test_a_loop_that_skips_the_batch_that_was_too_large_goes_on():
     cannot(lambda: training.step(extra=needs_too_much(training.model(training.x))))
     training.step(), wanted.step()  # nothing was read in between
     training.step(), wanted.step()
+    assert_same(training.state(), wanted.state())
+
+
+class BeforeLine:
+    """Raises KeyboardInterrupt before the n-th line of the named functions; `left` is above 0 when there were fewer."""
+
+    def __init__(self, n, *functions):
+        self.left, self.functions = n, functions
+
+    def __enter__(self):
+        self.before = sys.gettrace()
+        sys.settrace(self.trace)
+
+    def __exit__(self, *_):
+        sys.settrace(self.before)
+
+    def trace(self, frame, event, arg):
+        if event == "line" and frame.f_code.co_name in self.functions:
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self.trace
+
+
+def test_an_interrupt_at_any_line_leaves_no_half_of_a_leaf():
+    for n in itertools.count(1):
+        x, w = lz.tensor([1.0, 2.0, 3.0]), lz.nn.Parameter(lz.tensor([2.0, 0.0, 1.0]))
+        y = x + 1  # something is pending already
+        interrupt = BeforeLine(n, "import_handle", "scalar_leaf")
+        with contextlib.suppress(KeyboardInterrupt), interrupt:
+            _ = (y * w) * 3.0 - 0.5
+        rec = STATE.recording
+        assert len(rec.leaf_handles) == len(rec.leaf_nodes) == len(rec.buffers)
+        assert all(rec.leaf_handles[k] is None and rec.leaf_nodes[k].attrs == ("scalar",) for k, _ in rec.scalars)
+        z = (y * w) * 3.0 - 0.5
+        z.sum().backward()
+        assert z.tolist() == [11.5, -0.5, 11.5] and w.grad.tolist() == [6, 9, 12] and y.tolist() == [2, 3, 4]
+        if interrupt.left > 0:
+            break
+    assert n > 20
+
+
+def test_what_an_interrupt_left_is_computed_where_it_is_used_and_not_before(monkeypatch):
+    x = lz.tensor([1.0, 2.0])
+    y, other = x * 2, x + 1
+    real = run._compute
+
+    def interrupted(rec, handles, donate):
+        monkeypatch.setattr(run, "_compute", real)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "_compute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        y.numpy()
+    assert (x - 1).tolist() == [0, 1] and y._buffer is None and other._buffer is None
+    assert (y * 2 + other).tolist() == [6, 11] and y.tolist() == [2, 4]
+
+
+def test_an_abandoned_run_holds_nothing(monkeypatch):
+    x = lz.tensor([1.0, 2.0])
+    (x * 7).numpy()
+    (plan,) = [p for p in run._plans.values() if p is run.statistics.last[0]]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(plan.program, "run", interrupted)
+    y = x * 7
+    alive = ref(y)
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            y.numpy()
+        del y
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_training_goes_on_after_an_interrupted_step(captured, monkeypatch):
+    wanted, training = Training(), Training()
+    for _ in range(5):
+        wanted.step()
+    real = run._compute
+
+    def interrupted(rec, handles, donate):
+        monkeypatch.setattr(run, "_compute", real)
+        raise KeyboardInterrupt
+
+    training.step()
+    monkeypatch.setattr(run, "_compute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        training.step()
+    step = lz.jit(training.step) if captured else training.step
+    for _ in range(3):
+        step()
     assert_same(training.state(), wanted.state())

@@ -345,6 +345,19 @@ def test_argsort_of_long_rows_merges_runs(level, dtype, descending, monkeypatch)
         check(level, "argsort", [x], {"axis": axis, "descending": descending})
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "uint8", "float64"])
+def test_argsort_of_rows_too_long_to_pack_positions(level, dtype, monkeypatch):
+    monkeypatch.setattr(sort, "PACKED", 2)
+    monkeypatch.setattr(sort, "RUN", 32)
+    numbers = np.random.default_rng(3)
+    for n in (5, 100, 777):
+        x = (numbers.standard_normal((2, n)) * 100).astype(dtype)
+        if dtype.startswith("float"):
+            x[0, :4] = [np.nan, -0.0, 0.0, np.inf]
+        for descending in (False, True):
+            check(level, "argsort", [x], {"axis": 1, "descending": descending})
+
+
 def test_argsort_of_unknown_length_merges_runs_where_there_are_several(level, monkeypatch):
     rng = np.random.default_rng(4)
     for length, n in ((sort.RUN, 5), (sort.RUN, 70_000), (32, 5), (32, 32), (32, 33), (32, 400)):

@@ -24,6 +24,21 @@ def test_the_programs_in_a_document_run(document, tmp_path, monkeypatch, capsys)
     assert "%" in capsys.readouterr().out
 
 
+def programs(document):
+    return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_each_program_of_looking_inside_stands_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    explained, profiled = programs("docs/looking-inside.md")
+    exec(compile(explained, "explained", "exec"), {})
+    assert "as recorded" in capsys.readouterr().out and (tmp_path / "page.html").exists()
+    exec(compile(profiled, "profiled", "exec"), {})
+    assert "of limit" in capsys.readouterr().out and (tmp_path / "trace.json").exists()
+    chinese = programs("docs/looking-inside.zh-CN.md")
+    assert [re.sub(r" *#.*", "", p) for p in chinese] == [re.sub(r" *#.*", "", p) for p in (explained, profiled)]
+
+
 def test_the_two_readmes_show_the_same_program_and_commands():
     def code(name):
         blocks = re.findall(r"```\w+\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)

@@ -96,7 +96,13 @@ def reset_max_memory_allocated() -> None:
 
 
 def empty_cache() -> None:
-    """Run what has been recorded, and give unused memory, the arena's too, back to the operating system."""
+    """Run what has been recorded, and give memory that nothing uses back to the operating system.
+
+    That is what tensors no longer there have left (``kept_bytes``; pieces of at most 64 KiB stay, to be used again) and the
+    arena of intermediate values (``arena_bytes``), which the next run makes anew.  What tensors hold stays: parameters,
+    gradients, optimizer state, data, results, and what a result keeps for a ``backward()`` that may still come.  So do compiled
+    kernels; those on disk are cleared by ``lezero cache clear``.
+    """
     run_now()
     registry.current().empty_cache()
 

@@ -1,17 +1,18 @@
 """What was probably meant by a name that a public module does not have.
 
-Every public module ends with ``suggest_names(__name__)``.  Nothing is looked up, and nothing imported, before a name is
+Every public module ends with ``suggest_names(__name__)``, and says what to do about names that newcomers bring from PyTorch
+and that no spelling finds.  Nothing is looked up, and nothing imported, before a name is
 missing.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from inspect import CO_VARKEYWORDS
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 PACKAGES = (
@@ -20,9 +21,19 @@ PACKAGES = (
 )  # fmt: skip
 """Where a name may be that is asked for elsewhere, in the order of suggestions."""
 
+_WEIGHTS = (
+    "networks begin with random weights, and published ones are loaded into them: "
+    'model.load_state_dict(lz.io.load_pth("FILE.pth")), or lz.io.load_safetensors'
+)
+ARGUMENTS = {"lezero.models": dict.fromkeys(("weights", "pretrained", "weights_backbone"), _WEIGHTS)}
+"""Package -> arguments that newcomers bring from PyTorch to its classes, and what to do instead."""
 
-def suggest_names(module: str) -> None:
-    """Give a complete module a ``__getattr__`` that says what was probably meant (from here: type checkers look for names)."""
+
+def suggest_names(module: str, elsewhere: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Give a complete module a ``__getattr__`` that says what was probably meant (from here: type checkers look for names).
+
+    elsewhere : name -> what to do about it, of names whose spelling is right
+    """
     public = {_plain(name) for name in public_names(module)}
     here = vars(sys.modules[module])
     for name, part in here.items():
@@ -30,7 +41,7 @@ def suggest_names(module: str) -> None:
             part.__class__ = _Part
 
     def __getattr__(name: str) -> Any:
-        raise unknown(module, name)
+        raise unknown(module, name, elsewhere.get(name, ""))
 
     here["__getattr__"] = __getattr__
 
@@ -105,8 +116,11 @@ def _refuse_unknown(cls: type, given: Iterable[str]) -> None:
 
 def unexpected(cls: type, name: str, accepted: Iterable[str]) -> TypeError:
     """The error for a keyword argument that a class's constructor does not have."""
-    meant = " or ".join(map(repr, close(name, accepted)))
-    advice = f"did you mean {meant}?" if meant else f"it takes {', '.join(accepted) or 'none'}"
+    package = ".".join(cls.__module__.split(".")[:2])
+    advice = ARGUMENTS.get(package, {}).get(name, "")
+    if not advice:
+        meant = " or ".join(map(repr, close(name, accepted)))
+        advice = f"did you mean {meant}?" if meant else f"it takes {', '.join(accepted) or 'none'}"
     return TypeError(f"{cls.__name__}: there is no argument {name!r}: {advice}")
 
 

@@ -26,7 +26,7 @@ from lezero.graph.dtype import DType, bfloat16, float32
 from lezero.graph.node import Graph
 from lezero.hal import registry
 from lezero.hal.buffer import Buffer
-from lezero.misspelt import suggest_names
+from lezero.misspelt import SpeltArguments, suggest_names
 from lezero.ops.base import REGISTRY
 from lezero.ops.expr import Expr, apply, leaf
 from lezero.runtime.run import run_now
@@ -156,7 +156,7 @@ class Row:
         return least / self.seconds if self.seconds else 0.0
 
 
-class profile:
+class profile(SpeltArguments):
     """Context: note when every kernel runs (CPU backend).  Recording and planning are what is left of ``wall_seconds``.
 
     Leaving the block runs what is pending.  An interrupt (Ctrl-C) in that moment can come before it is noticed that the block
@@ -201,6 +201,10 @@ class profile:
             if t.end:
                 kind = products(record.source)
                 self.events.append(Event(t.label, t.start, t.end, t.busy, record.moved_bytes, self._runs, flops, kind))
+
+    def __getattr__(self, name: str) -> Any:
+        advice = _METHODS.get(name)
+        raise AttributeError(f"'profile' has no attribute {name!r}" + (f": {advice}" if advice else ""), name=name)
 
     @property
     def runs(self) -> int:
@@ -270,6 +274,8 @@ class profile:
         events += [self._span(e.name, e.start, e.end, 1 + t, _facts(e, machine)) for e, t in zip(self.events, tracks)]
         Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
 
+    export_chrome_trace = save_trace  # PyTorch's name
+
     def _span(self, name: str, start: int, end: int, track: int, facts: dict[str, Any]) -> dict[str, Any]:
         at, took = (start - self._start) / 1e3, (end - start) / 1e3
         return {"name": name, "cat": "kernel" if track else "run", "ph": "X", "pid": 0, "tid": track, "ts": at, "dur": took, "args": facts}  # fmt: skip
@@ -317,4 +323,23 @@ def _cut(name: str, width: int) -> str:
 __all__ = ["Event", "Limits", "Row", "limits", "profile"]
 
 
-suggest_names(__name__)
+_KERNELS = "every kernel is noted, with its bytes and operations; nothing has to be chosen"
+_ONE_STRETCH = "what runs inside `with lz.profiler.profile() as p` is noted; warm up before it"
+_METHODS = {
+    "export_memory_timeline": 'lz.explain(step, x, y).save("page.html") shows the memory over time',
+    "export_stacks": "lz.explain(step, x, y) says which lines are behind a kernel",
+    "key_averages": "rows() has the sums of each kernel as objects, and table() as text; the dearest are first",
+    "start": _ONE_STRETCH,
+    "step": _ONE_STRETCH,
+    "stop": _ONE_STRETCH,
+    "total_average": "rows() has the sums of each kernel, and table() those of all",
+}
+"""What to do about methods of PyTorch's profile."""
+_NAMES = {
+    **dict.fromkeys(("DeviceType", "ProfilerActivity", "supported_activities"), _KERNELS),
+    **dict.fromkeys(("ProfilerAction", "schedule"), _ONE_STRETCH),
+    "record_function": "kernels are named after their operations, and lz.explain(step, x, y) says which layers and lines are behind them",
+    "tensorboard_trace_handler": 'p.save_trace("trace.json") writes what ui.perfetto.dev and chrome://tracing show',
+}
+
+suggest_names(__name__, _NAMES)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+from lezero.amp.autocast import HALF
 from lezero.amp.lists import LOW, WIDE, WIDEST
 from lezero.graph.dtype import promote
 from lezero.graph.node import Graph, Node
@@ -15,6 +16,7 @@ from lezero.runtime import run
 from lezero.runtime.explain import explain
 from lezero.runtime.figures import operations
 
+_HALF = {dtype.name for dtype in HALF}
 _WHY = {name: why for names, why in ((LOW, "low"), (WIDE, "float32"), (WIDEST, "widest")) for name in names}
 
 
@@ -25,7 +27,8 @@ class Row:
     operation : its name
     precision : the name of the dtype it computes in, the widest floating one of its operands; of a cast, both dtypes
     count : how often
-    rule : the list of autocast it is in: ``low``, ``float32``, ``widest``, or ``operands`` where these decide
+    rule : the list of autocast that had its operands cast: ``low``, ``float32`` or ``widest``; ``operands`` where none were,
+        and their dtypes decided: outside autocast, in gradients, and where autocast found what it wants
     """
 
     operation: str
@@ -78,9 +81,27 @@ def report(function: Callable | None = None, *args: Any, **kwargs: Any) -> Repor
 
 
 def _of_graph(graph: Graph) -> Report:
-    counts = Counter((n.op.name, p) for n in operations(graph) if (p := _precision(n)) is not None)
-    rows = [Row(name, p, count, _WHY.get(name, "operands")) for (name, p), count in counts.items()]
+    counts: Counter[tuple[str, str]] = Counter()
+    rules: dict[tuple[str, str], str] = {}
+    for n in operations(graph):
+        precision = _precision(n)
+        if precision is not None:
+            kind = n.op.name, precision
+            counts[kind] += 1
+            rules[kind] = _rule(n) or rules.get(kind, "")
+    rows = [Row(*kind, count, rules[kind] or "operands") for kind, count in counts.items()]
     return Report(tuple(sorted(rows, key=lambda r: (-r.count, r.operation, r.precision))))
+
+
+def _rule(node: Node) -> str:
+    """The list of autocast an operation is in, if operands were cast for it."""
+    rule = _WHY.get(node.op.name, "")
+    precision = node.inputs and _precision(node)
+    cast = any(
+        n.op.name == "cast" and n.dtype.name == precision and n.inputs[0].dtype.is_floating_point for n in node.inputs
+    )
+    held = precision in _HALF if rule == "low" else rule != "float32" or precision == "float32"
+    return rule if cast and held else ""
 
 
 def _precision(node: Node) -> str | None:

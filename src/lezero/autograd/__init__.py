@@ -20,12 +20,17 @@ _PUBLIC = {
     "lezero.gradcheck": ("GradcheckError", "gradcheck", "gradgradcheck"),
     "lezero.tensor": ("enable_grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"),
 }
+_ELSEWHERE = {
+    "Variable": "every tensor takes requires_grad=True",
+    "detect_anomaly": "lz.debug.check_numerics() finds where a NaN comes from",
+    "set_detect_anomaly": "lz.debug.check_numerics() finds where a NaN comes from",
+}
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise unknown(__name__, name)
+        raise unknown(__name__, name, _ELSEWHERE.get(name, ""))
     value = globals()[name] = getattr(import_module(_HOME[name]), name)
     return value
 

@@ -24,6 +24,7 @@ def explain(model: str, batch: int, training: bool, as_json: bool, page: str | N
     """
     import lezero as lz
     from lezero.cli.networks import NETWORKS, Classifier
+    from lezero.runtime.figures import byte_count
 
     if page is not None:
         check_output("--html", Path(page))
@@ -45,6 +46,8 @@ def explain(model: str, batch: int, training: bool, as_json: bool, page: str | N
     if page is not None:
         with user_errors():
             explanation.write_page(page)
+        written = byte_count(Path(page).stat().st_size)
+        click.echo(f"wrote {page} ({written}), to open in a browser", err=as_json)
     if as_json or page is None:
         click.echo(json.dumps(explanation.to_dict()) if as_json else str(explanation))
 

@@ -44,4 +44,11 @@ __all__ = [
     "transforms",
 ]
 
-suggest_names(__name__)
+suggest_names(
+    __name__,
+    {
+        "ChainDataset": "an IterableDataset whose __iter__ gives one after the other does it",
+        "DistributedSampler": "training on several machines is not there yet",
+        "StackDataset": "TensorDataset takes several arrays of one length",
+    },
+)

@@ -95,11 +95,17 @@ class _Unpickler(pickle.Unpickler):
         raise PthError("a storage is not described as it should be")
 
 
-def load_pth(path: str | Path) -> Any:
+def load_pth(path: str | Path, map_location: Any = None) -> Any:
     """Read what ``torch.save`` wrote: nested dicts, lists and tuples of tensors, numbers and strings.
 
     Both formats are read.  Parameters come as plain tensors, on the CPU whatever device they were on, and ordered dicts as
     dicts; tensors that share elements in the file do not here.  Nothing in the file is executed.
+
+    Parameters
+    ----------
+    path : str or Path
+    map_location : "cpu", optional
+        As ``torch.load`` takes it; ``.to(device)`` moves what was read to other devices.
 
     Raises
     ------
@@ -107,7 +113,13 @@ def load_pth(path: str | Path) -> Any:
         If there is no such file.
     PthError
         If it is truncated or damaged, or holds anything else, as a whole pickled module does; says what.
+    ValueError
+        For another `map_location`.
     """
+    if map_location is not None and str(map_location) != "cpu":
+        raise ValueError(
+            f"load_pth: map_location is 'cpu', where all tensors are put, got {map_location!r}; move them with .to(device) afterwards"
+        )
     path = Path(path)
     with path.open("rb") as file:
         try:

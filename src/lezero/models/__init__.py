@@ -1,6 +1,6 @@
 """Models, with the parameter names published weights use."""
 
-from lezero.misspelt import suggest_names
+from lezero.misspelt import ARGUMENTS, suggest_names
 from lezero.models.bert import (
     BertConfig,
     BertForMaskedLM,
@@ -17,6 +17,8 @@ from lezero.models.resnet import ResNet, resnet18, resnet34, resnet50, resnet101
 from lezero.models.unet import UNet, unet
 from lezero.models.vgg import VGG, vgg16, vgg16_bn
 from lezero.models.vit import VisionTransformer, vit_b_16
+
+_PUBLISHED = "ResNet18 ResNet34 ResNet50 ResNet101 MobileNet_V2 VGG16 VGG16_BN ViT_B_16".split()
 
 __all__ = [
     "VGG",
@@ -48,4 +50,4 @@ __all__ = [
     "vit_b_16",
 ]
 
-suggest_names(__name__)
+suggest_names(__name__, {f"{network}_Weights": ARGUMENTS[__name__]["weights"] for network in _PUBLISHED})

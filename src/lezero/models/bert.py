@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from lezero import nn
+from lezero.misspelt import SpeltArguments
 from lezero.models.huggingface import PublishedModel, through, tied_linear
 from lezero.nn import functional as F
 from lezero.tensor import Tensor
 
 
 @dataclass(frozen=True)
-class BertConfig:
+class BertConfig(SpeltArguments):
     """Sizes and rates; the defaults are the base model for lower-case English.
 
     Parameters

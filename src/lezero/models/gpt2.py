@@ -7,6 +7,7 @@ from math import sqrt
 from typing import Any
 
 from lezero import nn
+from lezero.misspelt import SpeltArguments
 from lezero.models.huggingface import PublishedModel, through, tied_linear
 from lezero.nn import functional as F
 from lezero.nn.parameter import new_parameter
@@ -14,7 +15,7 @@ from lezero.tensor import Tensor, ones
 
 
 @dataclass(frozen=True)
-class GPT2Config:
+class GPT2Config(SpeltArguments):
     """Sizes and rates; the defaults are the smallest published model.
 
     Parameters

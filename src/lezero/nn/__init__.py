@@ -2,6 +2,7 @@
 
 from lezero.misspelt import suggest_names
 from lezero.nn import functional, init, utils
+from lezero.nn.absent import LAYERS
 from lezero.nn.activation import (
     CELU,
     ELU,
@@ -193,4 +194,4 @@ __all__ = [
     "utils",
 ]
 
-suggest_names(__name__)
+suggest_names(__name__, LAYERS)

@@ -11,4 +11,7 @@ from lezero.optim.sgd import SGD
 
 __all__ = ["LAMB", "SGD", "Adagrad", "Adam", "AdamW", "Lion", "Optimizer", "RMSprop", "lr_scheduler", "swa_utils"]
 
-suggest_names(__name__)
+_ABSENT = "ASGD Adadelta Adafactor Adamax LBFGS Muon NAdam RAdam Rprop SparseAdam".split()
+_INSTEAD = "there is no such optimizer yet; AdamW, SGD, Lion and LAMB are the nearest of those that are"
+
+suggest_names(__name__, dict.fromkeys(_ABSENT, _INSTEAD))

@@ -68,7 +68,7 @@ def switched_off() -> frozenset[str]:
 
 @functools.lru_cache(64)
 def _left_out(knob: str) -> frozenset[str]:
-    words = [w.strip() for w in knob.split(",") if w.strip()]
+    words = knob.replace(",", " ").split()
     optional = sorted({p.__name__ for p in PIPELINE} - REQUIRED | SCHEDULED)
     for w in words:
         if w[0] != "-" or w[1:] not in optional:

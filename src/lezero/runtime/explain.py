@@ -83,6 +83,12 @@ class Block:
     last: int
 
 
+_COUNTED = (
+    "As recorded: what the program, its gradients and its optimizer call, and one kernel for each.",
+    "Restructured: the same taken apart into primitives, and kernels that compute many of them each.",
+)
+
+
 @dataclass
 class Explanation:
     """What :func:`explain` returns; printing it shows all of it but the graphs (``graph(name)``)."""
@@ -108,7 +114,8 @@ class Explanation:
         raise KeyError(f"there is no pass {name!r}; there are {', '.join(dict.fromkeys(n for n, _ in self.passes))}")
 
     def summary(self) -> str:
-        """The numbers before (one kernel for each operation, every result stored) and after."""
+        """The numbers before (one kernel for each operation as recorded, every result stored) and after (where operations are
+        primitives)."""
         rows = [("", "as recorded", "restructured")]
         a = self.after
         rows += [
@@ -119,7 +126,8 @@ class Explanation:
         ]
         if a:
             rows.append(("  of which arena", "", byte_count(a.arena_bytes)))
-        return "\n".join(f"  {w:<16}{x:>14}{y:>16}".rstrip() for w, x, y in rows)
+        lines = [f"  {w:<16}{x:>14}{y:>16}".rstrip() for w, x, y in rows]
+        return "\n".join(lines + [f"  {line}" for line in _COUNTED if a])
 
     def __str__(self) -> str:
         parts = [self.name, self.summary(), "Operations after each pass", self._passes()]

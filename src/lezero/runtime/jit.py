@@ -28,6 +28,7 @@ from lezero.graph.dtype import as_dtype, default_dtype
 from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
 from lezero.hal.references import others
+from lezero.ops.base import LEAF
 from lezero.runtime import recorder
 from lezero.runtime.bounds import Check
 from lezero.runtime.recorder import STATE, Handle, Recording, Root
@@ -489,6 +490,14 @@ def _flatten(tree: Any, tensors: list[Handle], name: str) -> Hashable:
     return (type(tree), tree)
 
 
+def _described(node: Node) -> str:
+    """What a node is, for a message: an operation, or what comes from outside."""
+    if node.op is not LEAF:
+        return node.op.name
+    kind = node.attrs[0] if node.attrs[0] != "tensor" else f"tensor of shape {tuple(map(int, node.shape))}"
+    return f"a {kind} ({node.dtype.name}) from outside"
+
+
 class Jitted:
     """A captured function; see ``lz.jit``."""
 
@@ -594,8 +603,8 @@ class Jitted:
             if x is not y:
                 where = next((f" at {n.site[0]}:{n.site[1]}" for n in (y, x) if n.site), "")
                 return (
-                    f"lz.jit: the second call of {self._name}() recorded {y.op.name}{where} where the first recorded {x.op.name}. "
-                    "Something besides its arguments and tensors decides what it does; make that an argument"
+                    f"lz.jit: the second call of {self._name}() recorded {_described(y)}{where} where the first recorded "
+                    f"{_described(x)}. Something besides its arguments and tensors decides what it does; make that an argument"
                 )
         return (
             f"lz.jit: the second call of {self._name}() used or changed other tensors than the first, or recorded more or "

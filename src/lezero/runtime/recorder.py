@@ -408,12 +408,16 @@ def import_handle(rec: Recording, t: Handle) -> Node:
         rec.bytes += buffer.nbytes
     else:
         node = advance(rec, _leaf_record(t, buffer), (), True, tracks, None)
-    rec.imported[id(t)] = node
-    rec.leaf_handles.append(t)
-    rec.leaf_nodes.append(node)
-    rec.buffers.append(buffer)
     if tracks:
         rec.variables[node] = t
+    try:
+        rec.leaf_handles.append(t)
+        rec.leaf_nodes.append(node)
+        rec.buffers.append(buffer)
+    except BaseException:
+        _keep_step(rec)
+        raise
+    rec.imported[id(t)] = node  # last: until then it is not there
     return node
 
 
@@ -464,7 +468,9 @@ def _is_leaf_like(
                 if k < len(bindings):
                     if bindings[k] == n:
                         continue
-                elif k == len(bindings):
+                # A captured call must come to the path it came to before, whatever was recorded in between: there equal
+                # extents are one symbol, as they are where a leaf is made.
+                elif k == len(bindings) and (STATE.capture is None or n not in bindings):
                     bindings.append(n)
                     continue
         elif d == n and not (axis in dynamic and n > 1):
@@ -519,11 +525,24 @@ def scalar_leaf(
     except OverflowError:
         raise OverflowError(f"{value} does not fit in {dtype.name}") from None
     node = advance(rec, scalar_of(dtype, weak), (), True, False, None)
-    rec.scalars.append((len(rec.buffers), get))
-    rec.leaf_handles.append(None)
-    rec.leaf_nodes.append(node)
-    rec.buffers.append(buffer)
+    try:
+        rec.scalars.append((len(rec.buffers), get))
+        rec.leaf_handles.append(None)
+        rec.leaf_nodes.append(node)
+        rec.buffers.append(buffer)
+    except BaseException:
+        _keep_step(rec)
+        raise
     return node
+
+
+def _keep_step(rec: Recording) -> None:
+    """Forget a leaf that an interrupt let only some of a recording's lists hear of."""
+    lists: tuple[list, ...] = (rec.leaf_handles, rec.leaf_nodes, rec.buffers)
+    known = min(map(len, lists))
+    for parallel in lists:
+        del parallel[known:]
+    rec.scalars[:] = [(k, get) for k, get in rec.scalars if k < known]
 
 
 # -- writing through handles ----------------------------------------------------------------------------------

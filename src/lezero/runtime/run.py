@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -138,8 +138,18 @@ def _live(rec: Recording) -> list[Handle]:
         h = r()
         if h is not None and h._rec is rec:
             found[id(h)] = h
+    h = None
+    _let_go(rec, found)
     _cut_views(found)
     return list(found.values())
+
+
+def _let_go(rec: Recording, found: dict[int, Handle]) -> None:
+    """Leave out the parameters that only the recording's list of them refers to: those of a model that was dropped."""
+    listed = Counter(map(id, rec.variables.values()))
+    for key, times in listed.items():
+        if key in found and others(found, key) <= times:
+            found.pop(key)._rec = None
 
 
 def _cut_views(found: dict[int, Handle]) -> None:
@@ -188,9 +198,7 @@ def _run(rec: Recording, wanted: tuple[Handle, ...], all_wanted: bool) -> Ran | 
         except BaseException:
             if handles[0]._rec is not rec:
                 _release(rec)  # it came after the values were handed out
-            elif state.recording is not rec and not state.recording.count and not state.recording.leaf_nodes:
-                state.recording = rec  # nothing was overwritten: what was recorded still stands
-            raise
+            raise  # otherwise nothing was overwritten: what was recorded still stands, and is computed where it is next used
     raised = (ran and ran.late) or (bounds.complaint(rec) if rec.checks else None)
     _release(rec)
     if raised is not None:
@@ -226,21 +234,20 @@ def _compute(rec: Recording, handles: Sequence[Handle], donate: bool) -> Ran:
         _plans[key] = _plans.pop(key, plan)  # to the end
     inputs = [rec.buffers[i] for i in plan.leaves]
     gone = [k for k, i in enumerate(plan.leaves) if i in donated]
-    interrupt = results = None
+    late = results = None
     try:
         results = plan.program.run(inputs, rec.bindings, gone)
         _hand_out(rec, plan, ending, handles, results)
     except BaseException as error:
-        interrupt = error if results is None else None
-        if results is None:
-            results = getattr(error, "results", None)
-            if results is None:
-                raise
-        _hand_out(rec, plan, ending, handles, results)  # it came too late: the run is complete
-        if interrupt is None:
+        complete = getattr(error, "results", None) if results is None else results
+        if complete is None:
             raise
+        _hand_out(rec, plan, ending, handles, complete)  # it came too late: the run is complete
+        if results is not None:
+            raise
+        late = error
     statistics.note(plan, rec.bindings, rec.count)
-    return Ran(plan, ending, handles, donated, interrupt)
+    return Ran(plan, ending, handles, donated, late)
 
 
 def _hand_out(rec: Recording, plan: Plan, ending: Ending, handles: Sequence[Handle], results: list[Buffer]) -> None:
@@ -373,7 +380,10 @@ def _release(rec: Recording) -> None:
 
 
 def realize(*tensors: Any) -> None:
-    """Run what has been recorded, so that the given tensors (and all others that are alive) hold values."""
+    """Run what has been recorded, so that the given tensors (and all others that are alive) hold values.
+
+    What an interrupted run was to give waits until it is used, or given here.
+    """
     if not tensors:
         if STATE.capture is not None:
             STATE.capture.refuse()

@@ -1,6 +1,7 @@
 """The functions behind the layers, with PyTorch's names and arguments."""
 
 from lezero.misspelt import suggest_names
+from lezero.nn.absent import FUNCTIONS
 from lezero.nn.functional.activation import (
     celu,
     elu,
@@ -163,4 +164,4 @@ __all__ = [
     "triplet_margin_loss",
 ]
 
-suggest_names(__name__)
+suggest_names(__name__, FUNCTIONS)

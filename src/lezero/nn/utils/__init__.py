@@ -17,4 +17,11 @@ __all__ = [
     "vector_to_parameters",
 ]
 
-suggest_names(__name__)
+suggest_names(
+    __name__,
+    {
+        "rnn": "there is nothing for packed sequences yet; a mask of what is no padding does",
+        "spectral_norm": "lz.nn.utils.parametrizations.spectral_norm is the same",
+        "weight_norm": "lz.nn.utils.parametrizations.weight_norm is the same",
+    },
+)

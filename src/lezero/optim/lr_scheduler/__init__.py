@@ -43,4 +43,9 @@ __all__ = [
     "WarmupLR",
 ]
 
-suggest_names(__name__)
+suggest_names(
+    __name__,
+    {
+        "CyclicLR": "LambdaLR(optimizer, function) takes any cycle, and OneCycleLR and CosineAnnealingWarmRestarts are two"
+    },
+)

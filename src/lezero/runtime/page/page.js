@@ -92,6 +92,7 @@ function overview() {
     ${fact("bytes moved", bytes(b.moved_bytes), a && bytes(a.moved_bytes))}${fact("peak memory", bytes(b.peak_bytes), a && bytes(a.peak_bytes))}
     ${a ? fact("of which arena", bytes(a.arena_bytes)) : ""}</div>
     <p class="soft">As recorded: one kernel for each operation, every result kept until its last reader is done.
+    Passes take operations apart into primitives, so there are more of them after; a kernel computes many.
     Nothing was run for this page.</p>`;
   const sizes = F.passes.map((p, at) => computing(at).length), most = Math.max(1, ...sizes);
   text += `<h2>Operations after each pass</h2><table><tr><th>pass</th><th class="n">operations</th><th class="n">change</th><th></th><th>most</th></tr>`;

@@ -29,6 +29,8 @@ k, row = ir.var("k"), ir.var("row")
 
 RUN = 1 << 16
 """Elements of a long row that a task sorts or merges at a time."""
+PACKED = 1 << 31
+"""Shorter rows have positions that fit into an integer beside keys of 32 bits."""
 CHAINS = 4
 """Places of a long merge that a task is at by turns: each is a chain of dependent steps, and a processor overlaps them."""
 ENOUGH = 44
@@ -58,7 +60,7 @@ class _Sort:
         self.length = self.whole = self.frame.values(self.n)
         self.frame.buffer(self.x, self.x.dtype.code)
         self.frame.buffer(node, "i64")
-        self.packed = self.x.dtype.code not in ("f64", "i64", "u64", "u32") and int(self.n) < 1 << 31
+        self.packed = self.x.dtype.code not in ("f64", "i64", "u64", "u32") and int(self.n) < PACKED
         # (keys, positions): one array for both where they are packed
         self.one, self.two = ((2, 2), (3, 3)) if self.packed else ((2, 3), (4, 5))
 
@@ -335,9 +337,11 @@ def _ordered(x: ir.Value, type: str) -> ir.Value:
         return call("xor", ir.Value("bitcast", "i64", (x,)), const(-(1 << 63)))
     if x.type[0] != "f":
         return cast(x, type)
-    highest, sign = const((1 << (8 * ir.TYPES[type] - 1)) - 1, type), const(8 * ir.TYPES[type] - 1, type)
+    same_size = "i64" if x.type == "f64" else "i32"
+    width = 8 * ir.TYPES[same_size]
+    highest, sign = const((1 << (width - 1)) - 1, same_size), const(width - 1, same_size)
     zero = const(0, x.type)
-    bits = ir.Value("bitcast", type, (call("where", call("eq", x, zero), zero, x),))
+    bits = ir.Value("bitcast", same_size, (call("where", call("eq", x, zero), zero, x),))
     # negative numbers grow as their bits shrink
     ordered = call("xor", bits, call("and", call("shr", bits, sign), highest))
-    return call("where", call("isnan", x), highest, ordered)
+    return cast(call("where", call("isnan", x), highest, ordered), type)

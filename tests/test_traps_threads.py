@@ -1,0 +1,137 @@
+"""Traps about processes and threads."""
+
+import os
+import signal
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import lezero as lz
+from lezero import nn, optim
+from lezero.nn import functional as F
+from regression import data, equal, parameter, regression
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_forked_in_the_middle_of_training():
+    x, y = data(64)
+    w = parameter()
+    opt = optim.SGD([w], lr=0.1)
+
+    def steps(n):
+        for _ in range(n):
+            opt.zero_grad()
+            regression(w, x, y).backward()
+            opt.step()
+        return w.numpy().copy()
+
+    steps(3)
+    opt.zero_grad()
+    loss = regression(w, x, y)  # recorded, not yet run
+    with pytest.warns(DeprecationWarning) if sys.version_info >= (3, 12) else pytest.MonkeyPatch.context():
+        read, write = os.pipe()
+        child = os.fork()
+    if not child:
+        signal.alarm(60)
+        try:
+            loss.backward()
+            opt.step()
+            os.write(write, steps(3).tobytes())
+        finally:
+            os._exit(0)
+    os.close(write)
+    loss.backward()
+    opt.step()
+    ours = steps(3)
+    with os.fdopen(read, "rb") as f:
+        theirs = np.frombuffer(f.read()).reshape(3, 2)
+    os.waitpid(child, 0)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def in_threads(*functions):
+    """Call all at once; re-raise what one of them raised."""
+    errors = []
+    barrier = threading.Barrier(len(functions))
+
+    def call(fn):
+        try:
+            barrier.wait(30)
+            fn()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(fn,)) for fn in functions]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(120)
+    assert not any(t.is_alive() for t in threads), "a thread hangs"
+    if errors:
+        raise errors[0]
+
+
+def small_net(seed):
+    r = np.random.default_rng(seed)
+    net = nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+    with lz.no_grad():
+        for p in net.parameters():
+            p.copy_(lz.tensor(r.normal(size=tuple(p.shape)).astype(np.float32)))
+    return net
+
+
+@pytest.fixture
+def quick_switches():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_two_threads_training_two_models(quick_switches):
+    def train(seed, sizes):
+        net = small_net(seed)
+        opt = optim.AdamW(net.parameters(), lr=0.01)
+        for n in sizes:
+            x, y = data(n, seed=n)
+            opt.zero_grad()
+            F.mse_loss(net(lz.tensor(np.float32(x))), lz.tensor(np.float32(y))).backward()
+            opt.step()
+        return [p.numpy().copy() for p in net.state_dict().values()]
+
+    sizes = [8, 5, 8, 7, 12, 3, 9, 8, 31, 6] * 3
+    alone = [train(s, sizes[s:]) for s in range(3)]
+    together = [None] * 3
+
+    def run(s):
+        together[s] = train(s, sizes[s:])
+
+    in_threads(*(lambda s=s: run(s) for s in range(3)))
+    for a, b in zip(alone, together):
+        for u, v in zip(a, b):
+            np.testing.assert_array_equal(u, v)
+
+
+def test_threads_inferring_with_a_shared_model(quick_switches):
+    net = small_net(0).eval()
+    inputs = [np.float32(data(n, seed=n)[0]) for n in range(1, 9)]
+    with lz.no_grad():
+        expected = [net(lz.tensor(x)).numpy().copy() for x in inputs]
+
+    def infer():
+        with lz.no_grad():
+            for _ in range(10):
+                for x, y in zip(inputs, expected):
+                    np.testing.assert_array_equal(net(lz.tensor(x)).numpy(), y)
+
+    in_threads(*[infer] * 4)
+
+
+def test_a_tensor_recorded_in_one_thread_and_used_in_another():
+    made = []
+    thread = threading.Thread(target=lambda: made.append(lz.tensor(np.ones((2, 2))) * 3))
+    thread.start()
+    thread.join()
+    equal(made[0] + 1, np.full((2, 2), 4.0))
