@@ -113,6 +113,7 @@ CONVS = {  # in, out, kernel, stride, padding (top, left, bottom, right), dilati
     "3x3, rows of odd and of even length": (16, 33, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, 3, 9, 10),
     "pointwise, an even number of pixels": (32, 40, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, 2, 6, 5),
     "pointwise, an odd number of pixels": (34, 40, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, 3, 3, 5),
+    "pointwise, weights of several squares": (70, 90, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, 1, 3, 4),
     "pointwise, padded": (16, 16, (1, 1), (1, 1), (1, 1, 1, 1), (1, 1), 1, 2, 3, 4),
     "strided pointwise": (64, 24, (1, 1), (2, 2), (0, 0, 0, 0), (1, 1), 1, 2, 7, 8),
     "strided": (18, 32, (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), 1, 2, 11, 13),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lezero.codegen.contraction import depthwise, pairs, planar, statistics, winograd
-from lezero.codegen.contraction.conv_weights import pack_weights
+from lezero.codegen.contraction.conv_weights import forward_slices, pack_weights
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
 from lezero.codegen.contraction.narrow import emit_narrow_tile, narrowed, round_rows
@@ -123,7 +123,7 @@ def plan_conv_forward(
         taps = [(y * dy - top, x * dx - left) for y in range(kh) for x in range(kw)]
         depth, places = ci, [t * ci for t in range(spec.taps)]
     launch, workspaces["w:weights"] = pack_weights(
-        spec.dtype, tile, groups=spec.groups, columns=co, outer=1, slice=0, line=ci * spec.taps, length=ci * spec.taps,
+        spec.dtype, tile, groups=spec.groups, columns=co, **forward_slices(ci, spec.taps, paired), line=ci * spec.taps,
         group=co * ci * spec.taps, rows=ci * spec.taps, places=places, threads=threads,
     )  # fmt: skip
     launches.append(launch)

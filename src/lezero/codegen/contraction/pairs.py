@@ -87,18 +87,6 @@ def rounded_pair(c: Code, lanes: int, first: str, second: str) -> str:
     return interleave(c, lanes, rounded(c, lanes, first), rounded(c, lanes, second), 0, lanes)
 
 
-def store_half(c: Code, lanes: int, value: str, out: str, half: Operand) -> None:
-    """Store a register of bf16 widened to f32 as the first (`half` 0) or the second halves of the pairs at `out`."""
-    words, halves = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
-    high = c.value(f"bitcast <{lanes} x float> {value} to {words}")
-    low = c.value(f"lshr {words} {high}, {c.splat(16, 'i32', lanes)}")
-    second = c.value(f"icmp ne i64 {half}, 0")
-    chosen = c.select(second, high, low, words)
-    masks = [f"<{', '.join(f'i1 {int(i % 2 == h)}' for i in range(2 * lanes))}>" for h in (0, 1)]
-    mask = c.select(second, masks[1], masks[0], f"<{2 * lanes} x i1>")
-    c.vector_store("i16", 2 * lanes, c.value(f"bitcast {words} {chosen} to {halves}"), out, mask)
-
-
 def copy_row(c: Code, source: str, to: str, lanes: int, a: str, length: Operand, out: str) -> None:
     """out = the pairs of a[0:length], and zeros up to a whole vector."""
 
