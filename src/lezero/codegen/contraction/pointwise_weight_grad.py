@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from lezero.codegen.contraction import unfolded
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_sum_tiles
 from lezero.codegen.contraction.pack import store_as
 from lezero.codegen.contraction.pairs import interleave, supported
@@ -31,10 +32,11 @@ from lezero.codegen.target import Target
 
 PARAMS = words(
     "images height width out_height out_width step_y step_x rows columns panels tiles parts row_parts panel_parts "
-    "block tiles_most turned rows_dense columns_dense"
+    "block tiles_most turned rows_dense columns_dense segments segment_pitch"
 )
 """tiles: of rows, tiles_most: in one task.  block: pairs paired at a time.  turned: rows are the image's channels and columns the
-outputs, not the other way about.  rows_dense, columns_dense: whether pixels lie in memory in the order of the output's."""
+outputs, not the other way about.  rows_dense, columns_dense: whether pixels lie in memory in the order of the output's.
+segments: pieces that the rows of a pixel are in, `segment_pitch` elements apart."""
 
 BLOCK_PAIRS = 200
 """Steps of a tile, at most: a panel of so many is in L1 (with twice as many, products took 15 % longer) and loading and adding
@@ -43,6 +45,8 @@ up the tile's sums takes 3 % of the time."""
 ROWS_BYTES = 320 << 10
 """How much of the rows is paired at a time: it stays in L2 beside what is fetched to be paired next (with 480 KiB, up to 10 %
 slower)."""
+
+MOST_ROWS = ROWS_BYTES // (BLOCK_PAIRS * 4)
 
 PART_PIXELS = 4096
 """A part of the pixels is at least so long: each has sums of its own to write and to read."""
@@ -63,16 +67,58 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
     """Plan dw (O, I, 1, 1) of the spec's `out_dtype` from "x" (n, h, w, C) and "dy" (n, oh, ow, O), both bf16."""
     ci, co = spec.channels
     image, result = (n, h, w), spec.out_size(h, w)
-    pixels = n * result[0] * result[1]
-    dense = spec.stride == (1, 1)
-    if dense:
+    if dense := spec.stride == (1, 1):
+        pixels = n * h * w
         image, result = (1, 1, pixels), (1, pixels)
     # Panels are paired anew for every block of rows: few outputs would not fill a block.
-    turned = co < min(ci, ROWS_BYTES // (BLOCK_PAIRS * 4))
+    turned = co < min(ci, MOST_ROWS)
     rows, columns = (ci, co) if turned else (co, ci)
     tile = choose_tile(target, 4, columns, paired=True)
+    product, parts = _product("x", image, result, spec.stride, (rows, columns), turned, dense, (1, 0), tile, threads)
+    if turned:
+        total, size = _sum_turned(spec.out_dtype, tile, rows, columns, [0], ci, parts, threads)
+    else:
+        total, size = _sum(spec.out_dtype, tile, rows, columns, parts, threads)
+    return Plan([product, total], {"w:parts": size})
+
+
+def suits_unfolded(spec: ConvSpec) -> bool:
+    """Whether one block holds all taps of an unfolded image."""
+    return unfolded.depth(spec) * spec.kernel[0] <= MOST_ROWS
+
+
+def plan_unfolded(spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target) -> Plan:
+    """The same for images of few channels and larger kernels: rows are what all taps meet of the unfolded image."""
+    co, high = spec.channels[1], spec.kernel[0]
+    unfold, image, bytes = unfolded.unfold(spec, n, h, w, threads)
+    depth = unfolded.depth(spec)
+    tile = choose_tile(target, 4, co, paired=True)
+    pieces = (high, spec.dilation[0] * image[2] * depth)
+    product, parts = _product(
+        "w:unfolded",
+        image,
+        spec.out_size(h, w),
+        (spec.stride[0], 1),
+        (high * depth, co),
+        True,
+        False,
+        pieces,
+        tile,
+        threads,
+    )
+    total, size = _sum_turned(spec.out_dtype, tile, high * depth, co, unfolded.places(spec), 1, parts, threads)
+    return Plan([unfold, product, total], {"w:unfolded": bytes, "w:parts": size})
+
+
+def _product(
+    operand: str, image: tuple[int, int, int], result: tuple[int, int], step: tuple[int, int], size: tuple[int, int],
+    turned: bool, dense: bool, pieces: tuple[int, int], tile: Tile, threads: int,
+) -> tuple[Launch, int]:  # fmt: skip
+    """The launch from the image in `operand` and "dy" to "w:parts", and how many parts there are; size: rows and columns."""
+    rows, columns = size
+    pixels = image[0] * result[0] * result[1]
     panels, tiles = -(-columns // tile.width), -(-rows // tile.height)
-    products = pixels * ci * co
+    products = pixels * rows * columns
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
     parts, block = _parts_and_block(pixels, products, panels)
     row_parts = -(-tiles * block * tile.height * 4 // ROWS_BYTES)
@@ -82,14 +128,10 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
     panel_parts = parts_of_panels(panels, parts * row_parts, threads)
     panel_parts = divided(panels, panel_parts, products, MOST_PRODUCTS * parts * row_parts)
     params = (
-        *image, *result, *spec.stride, rows, columns, panels, tiles, parts, row_parts, panel_parts,
-        block, -(-tiles // row_parts), int(turned), int(dense or not turned), int(dense or turned),
+        *image, *result, *step, rows, columns, panels, tiles, parts, row_parts, panel_parts,
+        block, -(-tiles // row_parts), int(turned), int(dense or not turned), int(dense or turned), *pieces,
     )  # fmt: skip
-    size = panels * tile.width * tiles * tile.height
-    product = Launch(source(tile), ("x", "dy", "w:parts"), params, parts * row_parts * panel_parts)
-    total = _sum_turned if turned else _sum
-    launches = [product, total(spec.out_dtype, tile, rows, columns, parts, threads)]
-    return Plan(launches, {"w:parts": parts * size * tile.itemsize})
+    return Launch(source(tile), (operand, "dy", "w:parts"), params, parts * row_parts * panel_parts), parts
 
 
 def _parts_and_block(pixels: int, products: int, panels: int) -> tuple[int, int]:
@@ -145,7 +187,8 @@ def emit(tile: Tile, target: Target) -> str:
     zeros = c.gep(column_table, entries, "ptr")
     image_table = c.select(turned, row_table, column_table, "ptr")
     dy_table = c.select(turned, column_table, row_table, "ptr")
-    channels, outputs = c.select(turned, p["rows"], p["columns"]), c.select(turned, p["columns"], p["rows"])
+    piece = c.div(p["rows"], p["segments"])
+    channels, outputs = c.select(turned, piece, p["columns"]), c.select(turned, p["columns"], p["rows"])
     c.loop(0, c.add(c.max(channels, outputs), 4 * LINE), lambda i: c.store("i16", 0, c.gep(zeros, i, "i16")))
 
     def share(what: Operand, part: Operand, parts: Operand) -> tuple[Operand, Operand]:
@@ -206,25 +249,36 @@ def emit(tile: Tile, target: Target) -> str:
         c.loop(first_panel, end_panel, panel)
 
     def pair_rows(count: Operand) -> None:
-        """Pair a block of rows."""
-        left = c.sub(p["rows"], first_row)
-        wanted = c.min(c.mul(number, height), left)
-        whole = c.mul(c.div(wanted, 32), 32)
+        """Pair a block of rows, segment by segment."""
+        end_row = c.min(c.add(first_row, c.mul(number, height)), p["rows"])
 
-        def pair(j: str, entry: str, out: str) -> list[str]:
-            pointers = [c.gep(c.load("ptr", c.gep(entry, i, "ptr")), first_row, "i16") for i in range(2)]
+        def segment(s: str) -> None:
+            start = c.mul(s, piece)
+            begin, end = c.max(start, first_row), c.min(c.add(start, piece), end_row)
+            offset = c.add(c.mul(s, p["segment_pitch"]), c.sub(begin, start))
+            wanted = c.sub(end, begin)
+            whole = c.mul(c.div(c.max(wanted, 0), 32), 32)
+            mask = c.mask(c.sub(wanted, whole), 32)
 
-            def line(r: Operand, mask: str | None) -> None:
-                low, high = (c.vector_load("i16", 32, c.gep(x, r, "i16"), mask) for x in pointers)
-                for first in (0, LINE):
-                    here = c.gep(out, c.add(r, first), to)
-                    c.vector_store(to, LINE, interleave(c, 32, low, high, first, LINE), here)
+            def pair(j: str, entry: str, out: str) -> list[str]:
+                first, second = (c.load("ptr", c.gep(entry, i, "ptr")) for i in range(2))
+                there = c.value(f"icmp ne ptr {second}, {zeros}")
+                moved = c.select(there, c.gep(second, offset, "i16"), zeros, "ptr")
+                pointers = (c.gep(first, offset, "i16"), moved)
 
-            c.loop(0, whole, lambda r: line(r, None), step=32)
-            c.loop(whole, wanted, lambda r: line(r, c.mask(c.sub(left, r), 32)), step=32)
-            return [c.gep(entry, 2, "ptr"), c.gep(out, row_size, to)]
+                def line(r: Operand, mask: str | None) -> None:
+                    low, high = (c.vector_load("i16", 32, c.gep(x, r, "i16"), mask) for x in pointers)
+                    for first in (0, LINE):
+                        here = c.gep(out, c.add(r, first), to)
+                        c.vector_store(to, LINE, interleave(c, 32, low, high, first, LINE), here)
 
-        c.loop(0, count, pair, carried=[("ptr", row_table), ("ptr", rows)])
+                c.loop(0, whole, lambda r: line(r, None), step=32)
+                c.when(c.less(whole, wanted), lambda: line(whole, mask))
+                return [c.gep(entry, 2, "ptr"), c.gep(out, row_size, to)]
+
+            c.loop(0, count, pair, carried=[("ptr", row_table), ("ptr", c.gep(rows, c.sub(begin, first_row), to))])
+
+        c.loop(0, p["segments"], segment)
 
     def pair_panel(column: Operand, count: Operand) -> None:
         halves = [(v, min(2 * tile.lanes, width - v)) for v in range(0, width, 2 * tile.lanes)]
@@ -273,19 +327,24 @@ def emit(tile: Tile, target: Target) -> str:
 # -- adding up --------------------------------------------------------------------------------------------------------
 
 
-def _sum_turned(dtype: str, tile: Tile, rows: int, columns: int, parts: int, threads: int) -> Launch:
-    """The launch for sums whose rows are channels: dw is their transpose."""
+def _sum_turned(
+    dtype: str, tile: Tile, rows: int, columns: int, places: list[int], channels: int, parts: int, threads: int
+) -> tuple[Launch, int]:
+    """The launch for sums whose columns are outputs, and the bytes of the sums; places: the first row of each tap."""
     padded = -(-rows // tile.height) * tile.height
     size = -(-columns // tile.width) * tile.width * padded
-    return sum_parts(dtype, tile, 1, columns, rows, padded, parts, size, (padded, 0), [(0, 0)], threads)
+    at = [(place, 0) for place in places]
+    launch = sum_parts(dtype, tile, 1, columns, channels, padded, parts, size, (padded, 0), at, threads)
+    return launch, parts * size * tile.itemsize
 
 
-def _sum(dtype: str, tile: Tile, rows: int, columns: int, parts: int, threads: int) -> Launch:
-    """The launch for sums whose rows are outputs."""
+def _sum(dtype: str, tile: Tile, rows: int, columns: int, parts: int, threads: int) -> tuple[Launch, int]:
+    """The launch for sums whose rows are outputs, and the bytes of the sums."""
     threads = useful_threads(threads, rows * columns * parts, ELEMENTS_PER_THREAD)
     tasks = tasks_for_elements(rows, rows * columns * parts, threads)
-    params = (rows, columns, -(-columns // tile.width), -(-rows // tile.height), parts)
-    return Launch(sum_source(dtype, tile), ("w:parts", "dw"), params, tasks)
+    panels, tiles = -(-columns // tile.width), -(-rows // tile.height)
+    launch = Launch(sum_source(dtype, tile), ("w:parts", "dw"), (rows, columns, panels, tiles, parts), tasks)
+    return launch, parts * panels * tile.width * tiles * tile.height * tile.itemsize
 
 
 SUM_PARAMS = words("rows columns panels tiles parts")

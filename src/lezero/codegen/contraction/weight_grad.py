@@ -24,7 +24,7 @@ from lezero.codegen.contraction import (
     winograd,
     winograd_weight_grad,
 )
-from lezero.codegen.contraction.conv import FEW_CHANNELS, pad_image
+from lezero.codegen.contraction.conv import FEW_CHANNELS, pad_image, unfolds
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_panel_tiles, heights
 from lezero.codegen.contraction.pack import copy_panel
 from lezero.codegen.contraction.spec import (
@@ -61,6 +61,8 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
         return winograd_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
     if spec.channels[0] >= FEW_CHANNELS and pointwise_weight_grad.suits(spec, target):
         return pointwise_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
+    if unfolds(spec, target) and pointwise_weight_grad.suits_unfolded(spec):
+        return pointwise_weight_grad.plan_unfolded(spec, n, h, w, threads, target)
     (ci, co), (kh, kw), (dilate_y, dilate_x) = spec.per_group, spec.kernel, spec.dilation
     oh, ow = spec.out_size(h, w)
     paired = pairs.supported(spec.dtype, target) and ci >= FEW_CHANNELS and spec.groups == 1
