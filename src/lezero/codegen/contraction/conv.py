@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from lezero.codegen.contraction import depthwise, pairs, planar, statistics, winograd
-from lezero.codegen.contraction.conv_weights import pack_weights
+from lezero.codegen.contraction import depthwise, pairs, planar, statistics, unfolded, winograd
+from lezero.codegen.contraction.conv_weights import forward_slices, pack_weights
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
 from lezero.codegen.contraction.narrow import emit_narrow_tile, narrowed, round_rows
@@ -99,6 +99,8 @@ def plan_conv_forward(
         return depthwise.plan_forward(spec, n, h, w, threads, target, epilogue_params)
     if winograd.suits(spec, n, oh, ow, target):
         return winograd.plan_forward(spec, n, h, w, threads, target, epilogue_params)
+    if unfolds(spec, target):
+        return _plan_unfolded(spec, n, h, w, threads, target, epilogue_params)
     (ci, co), (kh, kw), (dy, dx) = spec.per_group, spec.kernel, spec.dilation
     top, left, bottom, right = spec.padding
     paired = pairs.supported(spec.dtype, target) and ci % 2 == 0 and not spec.planes
@@ -123,7 +125,7 @@ def plan_conv_forward(
         taps = [(y * dy - top, x * dx - left) for y in range(kh) for x in range(kw)]
         depth, places = ci, [t * ci for t in range(spec.taps)]
     launch, workspaces["w:weights"] = pack_weights(
-        spec.dtype, tile, groups=spec.groups, columns=co, outer=1, slice=0, line=ci * spec.taps, length=ci * spec.taps,
+        spec.dtype, tile, groups=spec.groups, columns=co, **forward_slices(ci, spec.taps, paired), line=ci * spec.taps,
         group=co * ci * spec.taps, rows=ci * spec.taps, places=places, threads=threads,
     )  # fmt: skip
     launches.append(launch)
@@ -140,12 +142,40 @@ def plan_conv_forward(
         tuple(taps),
         (Phase((0, 0), (oh, ow), (0, len(taps))),),
     )
-    launches.append(convolve(walk, dtype, spec.tail, tile, operand, threads, epilogue_params, spec.statistics))
+    return _convolved(Plan(launches, workspaces), spec, walk, dtype, tile, operand, threads, epilogue_params)
+
+
+def _plan_unfolded(
+    spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target, epilogue_params: tuple[int, ...]
+) -> Plan:
+    """As ``plan_conv_forward``: on an image that has a row of taps as channels, in pairs."""
+    co, high = spec.channels[1], spec.kernel[0]
+    tile = choose_tile(target, TYPES["f32"], co, paired=True)
+    unfold, image, bytes = unfolded.unfold(spec, n, h, w, threads)
+    weights, weight_bytes = unfolded.pack_weights(spec, tile, threads)
+    pixel = unfolded.depth(spec) // 2
+    taps = tuple((y * spec.dilation[0], 0) for y in range(high))
+    size = spec.out_size(h, w)
+    walk = Walk(
+        image, pixel, size, 1, pixel, pixel, co, (spec.stride[0], 1), (1, 1), taps, (Phase((0, 0), size, (0, high)),)
+    )
+    plan = Plan([unfold, weights], {"w:unfolded": bytes, "w:weights": weight_bytes})
+    return _convolved(plan, spec, walk, "f32", tile, "w:unfolded", threads, epilogue_params)
+
+
+def _convolved(
+    plan: Plan, spec: ConvSpec, walk: Walk, dtype: str, tile: Tile, operand: str, threads: int,
+    epilogue_params: tuple[int, ...],
+) -> Plan:  # fmt: skip
+    """`plan`, which makes the operands, with the forward pass behind it."""
+    plan.launches.append(convolve(walk, dtype, spec.tail, tile, operand, threads, epilogue_params, spec.statistics))
     if spec.statistics:
-        p = dict(zip(PARAMS, launches[-1].params))
-        launches.append(statistics.join(tile, n * oh * ow, p["block"], spec.groups, co, p["panels"], threads))
-        workspaces["w:parts"] = p["blocks"] * 2 * spec.groups * p["panels"] * tile.width * tile.itemsize
-    return Plan(launches, workspaces)
+        p = dict(zip(PARAMS, plan.launches[-1].params))
+        pixels = walk.image[0] * walk.result[0] * walk.result[1]
+        join = statistics.join(tile, pixels, p["block"], spec.groups, walk.columns, p["panels"], threads)
+        plan.launches.append(join)
+        plan.workspaces["w:parts"] = p["blocks"] * 2 * spec.groups * p["panels"] * tile.width * tile.itemsize
+    return plan
 
 
 def plan_conv_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target) -> Plan:
@@ -484,6 +514,11 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool, target:
 def copies_image(channels: int, groups: int, kernel: tuple[int, int], dilation: tuple[int, int]) -> bool:
     """Whether a convolution of that many input channels, and its weight gradient, read a copy of the image."""
     return channels < FEW_CHANNELS and groups == 1 and dilation[1] == 1 and kernel[1] > 1
+
+
+def unfolds(spec: ConvSpec, target: Target) -> bool:
+    """Whether that copy is unfolded."""
+    return copies_image(spec.channels[0], spec.groups, spec.kernel, spec.dilation) and unfolded.suits(spec, target)
 
 
 def pad_image(

@@ -5,16 +5,20 @@ the reduction) in the order the convolution walks them.  Both directions are the
 slices of lines (one per column, `line` elements apart) of `length` contiguous elements; element e of a line is tap
 e % taps of channel e // taps and goes to row ``place[tap] + channel + slice`` of the panel.
 
-Where the tile takes pairs of bf16, rows 2 * i and 2 * i + 1 are the halves of row i.  Every place is even then.
+Where the tile takes pairs of bf16, rows 2 * i and 2 * i + 1 are the halves of row i.  They are of two slices, then, that follow
+each other, and every place is even.
+
+Lines are transposed in squares that stay in registers.  Where a line has one element per slice, slices are rows already, or,
+in pairs, lines of pairs.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from lezero.codegen.contraction import pairs
 from lezero.codegen.contraction.microkernel import Tile
-from lezero.codegen.contraction.pack import load_as, transpose_slot
+from lezero.codegen.contraction.pack import load_as, transpose
 from lezero.codegen.contraction.spec import ELEMENTS_PER_THREAD, tasks_for_elements, useful_threads
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch
@@ -56,6 +60,12 @@ def pack_weights(
     return Launch(source(dtype, tile.type, tile.lanes, tile.pairs), ("w", "w:weights"), params, tasks), bytes
 
 
+def forward_slices(channels: int, taps: int, paired: bool) -> dict[str, int]:
+    """How the weights of an output are divided in the forward pass: not at all, or for pairs into channels."""
+    outer = channels if paired else 1
+    return {"outer": outer, "slice": taps, "length": channels * taps // outer}
+
+
 def next_tap(c: Code, tap: Operand, channel: Operand, taps: Operand) -> list[Operand]:
     """The tap and the channel of the element behind one: a division for each would take longer than the rest."""
     more = c.less(c.add(tap, 1), taps)
@@ -83,13 +93,19 @@ def emit(dtype: str, to: str, lanes: int, paired: bool, target: Target) -> str:
         first = c.add(c.mul(c.rem(panel, p["panels"]), width), c.mul(v, lanes))
         start = c.gep(weights, c.mul(c.div(panel, p["panels"]), p["group"]), memory)
         out = c.gep(packed, c.add(c.mul(c.mul(panel, p["rows"]), width), c.mul(v, lanes)), to)
-        single = c.value(f"icmp eq i64 {p['length']}, 1")
-        c.when(single, lambda: copy(start, first, out), lambda: slices(start, first, out))
+
+        def rows() -> None:
+            if not paired:
+                copy(start, first, out)
+                return
+            adjacent = c.value(f"icmp eq i64 {p['slice']}, 1")
+            c.when(adjacent, lambda: transpose_pairs(start, first, out), lambda: copy(start, first, out))
+
+        c.when(c.value(f"icmp eq i64 {p['length']}, 1"), rows, lambda: slices(start, first, out))
 
     def copy(start: str, first: Operand, out: str) -> None:
         """Lines of one element: a slice is a row of the panel already."""
-        left = c.sub(p["columns"], first)
-        mask = c.mask(left, lanes)
+        mask = c.mask(c.sub(p["columns"], first), lanes)
 
         def row(s: str) -> None:
             here = c.gep(start, c.add(c.mul(s, p["slice"]), first), memory)
@@ -102,43 +118,54 @@ def emit(dtype: str, to: str, lanes: int, paired: bool, target: Target) -> str:
 
         c.loop(0, p["outer"], row, step=2 if paired else 1)
 
+    def lines_of(start: str, first: Operand) -> list[str]:
+        """The register's lines; behind the last one it is repeated."""
+        last = c.sub(p["columns"], 1)
+        return [c.gep(start, c.mul(c.min(c.add(first, r), last), p["line"]), memory) for r in range(lanes)]
+
+    def transpose_pairs(start: str, first: Operand, out: str) -> None:
+        """Lines of pairs, which are slices that follow each other."""
+        lines = lines_of(start, first)
+
+        def square(i: Operand, mask: str | None) -> None:
+            loaded = [pairs.load(c, dtype, 2 * lanes, c.gep(line, i, memory), mask) for line in lines]
+            loaded = [c.value(f"bitcast <{2 * lanes} x i16> {x} to {vector}") for x in loaded]
+            for r, row in enumerate(transpose(c, to, lanes, loaded)):
+                step = c.add(c.div(i, 2), r)
+                place = c.gep(out, c.mul(step, width), to)
+                c.when(c.less(step, p["rows"]), partial(c.vector_store, to, lanes, row, place))
+
+        c.over_vectors(p["outer"], 2 * lanes, square)
+
     vector = f"<{lanes} x {to}>"
-    square = c.slot(to, lanes * lanes)
 
     def slices(start: str, first: Operand, out: str) -> None:
-        last = c.sub(p["columns"], 1)
+        lines = lines_of(start, first)
 
         def one(s: str) -> None:
-            base = c.gep(start, c.mul(s, p["slice"]), memory)
+            offset = c.mul(s, p["slice"])
+            following = c.add(offset, p["slice"])
 
-            def elements(e: Operand, mask: str | None) -> None:
-                """A square of lines by elements, transposed; then its rows one by one to their places."""
+            def load(r: int, e: Operand, mask: str | None) -> str:
+                here, there = (c.gep(lines[r], c.add(x, e), memory) for x in (offset, following))
+                # Lines lie close to each other, or their slices do: every other one is enough of either slice.
+                ahead = there if paired and r % 2 else here
+                c.prefetch(c.gep(ahead, c.mul(p["slice"], AHEAD), memory))
+                return pairs.join(c, lanes, here, there, mask) if paired else load_as(c, dtype, to, lanes, here, mask)
 
-                def load_line(r: str) -> None:
-                    line = c.gep(base, c.add(c.mul(c.min(c.add(first, r), last), p["line"]), e), memory)
-                    c.prefetch(c.gep(line, c.mul(p["slice"], AHEAD), memory))
-                    c.vector_store(
-                        to, lanes, load_as(c, dtype, to, lanes, line, mask), c.gep(square, c.mul(r, lanes), to)
-                    )
-
-                c.loop(0, lanes, load_line)
-                transpose_slot(c, to, lanes, square)
-
-                def put(r: str, tap: str, channel: str) -> list[Operand]:
+            def square(e: Operand, mask: str | None) -> None:
+                """Lines by elements, transposed; then its rows one by one to their places."""
+                rows = transpose(c, to, lanes, [load(r, e, mask) for r in range(lanes)])
+                tap, channel = c.rem(e, p["taps"]), c.div(e, p["taps"])
+                for r, value in enumerate(rows):
                     row = c.add(c.add(c.load("i64", c.gep(places, tap, "i64")), channel), s)
-                    value = c.load(vector, c.gep(square, c.mul(r, lanes), to), 4)
-                    if paired:
-                        pairs.store_half(c, lanes, value, c.gep(out, c.mul(c.div(row, 2), width), to), c.rem(row, 2))
-                    else:
-                        c.vector_store(to, lanes, value, c.gep(out, c.mul(row, width), to))
-                    return next_tap(c, tap, channel, p["taps"])
+                    place = c.gep(out, c.mul(c.div(row, 2) if paired else row, width), to)
+                    c.when(c.less(c.add(e, r), p["length"]), partial(c.vector_store, to, lanes, value, place))
+                    tap, channel = next_tap(c, tap, channel, p["taps"])
 
-                first_tap = [("i64", c.rem(e, p["taps"])), ("i64", c.div(e, p["taps"]))]
-                c.loop(0, c.min(lanes, c.sub(p["length"], e)), put, carried=first_tap)
+            c.over_vectors(p["length"], lanes, square)
 
-            c.over_vectors(p["length"], lanes, elements)
-
-        c.loop(0, p["outer"], one)
+        c.loop(0, p["outer"], one, step=2 if paired else 1)
 
     total = c.mul(c.mul(p["groups"], p["panels"]), registers)
     c.loop(c.div(c.mul("%task", total), "%tasks"), c.div(c.mul(c.add("%task", 1), total), "%tasks"), column_block)

@@ -127,10 +127,7 @@ def emit_rows_tiles(module: Module, tile: Tile, stretch: int | None = None, add:
 def _sum_in_stretches(c: Code, tile: Tile, height: int, stretch: int) -> None:
     def one(start: str) -> None:
         sums = rows_sums(c, tile, height, start, c.min(c.add(start, stretch), "%k"))
-        first = c.less(start, 1)
-        c.when(
-            first, lambda: _store_tile(c, tile, sums, "%stride"), lambda: _store_tile(c, tile, sums, "%stride", True)
-        )
+        _store_first(c, tile, sums, c.less(start, 1), "%stride")
 
     c.loop(0, c.max("%k", 1), one, step=stretch)
 
@@ -186,6 +183,11 @@ def _store_tile(c: Code, tile: Tile, accumulators: list[str], stride: Operand, a
         if add:
             a = c.value(f"fadd {tile.register} {c.load(tile.register, place, align=tile.itemsize)}, {a}")
         c.store(tile.register, a, place, align=tile.itemsize)
+
+
+def _store_first(c: Code, tile: Tile, sums: list[str], first: str, stride: Operand) -> None:
+    """Write the tile to %out if it is the `first` part of its sums, and add it to what is there if not."""
+    c.when(first, lambda: _store_tile(c, tile, sums, stride), lambda: _store_tile(c, tile, sums, stride, True))
 
 
 def _expect_tile(c: Code, tile: Tile, height: int, stride: Operand) -> None:
@@ -264,4 +266,33 @@ def emit_panel_tiles(module: Module, tile: Tile) -> None:
         ]
         sums = c.loop(0, "%count", run, carried=[("ptr", "%next"), *start])[1:]
         _store_tile(c, tile, sums, tile.width)
+        c.finish()
+
+
+def emit_sum_tiles(module: Module, tile: Tile) -> None:
+    """Define ``@sums<h>(ptr a, i64 stride, ptr b, i64 k, i64 first, ptr next_a, i64 stride_a, ptr next_b, i64 stride_b, ptr out)`` for each
+    height: out = A^T B where `first` is not 0, and out += A^T B otherwise.
+
+    A step's rows are `stride` elements from the last step's, those of B follow each other.  With every step of k a line is
+    fetched from `next_a` into L2 and one from `next_b` into L1; these move by their strides in bytes.
+    """
+    fetched = "ptr %next_a, i64 %stride_a, ptr %next_b, i64 %stride_b"
+    arguments = f"ptr %a, i64 %stride, ptr %b, i64 %k, i64 %first, {fetched}, ptr %out"
+    for height in heights(tile):
+        c = Code(module, f"sums{height}", arguments, internal=True)
+
+        def step(k: str, *carried: str, c: Code = c, height: int = height) -> list[str]:
+            a, b, next_a, next_b, *accumulators = carried
+            c.prefetch(next_a, level=2)
+            c.prefetch(next_b, level=1)
+            elements = [c.load(tile.type, c.gep(a, r, tile.type)) for r in range(height)]
+            sums = _rank_one(c, tile, elements, _load_b(c, tile, b), tuple(accumulators))
+            moved = (c.gep(next_a, "%stride_a", "i8"), c.gep(next_b, "%stride_b", "i8"))
+            return [c.gep(a, "%stride", tile.type), c.gep(b, tile.width, tile.type), *moved, *sums]
+
+        _expect_tile(c, tile, height, tile.width)
+        pointers = [("ptr", x) for x in ("%a", "%b", "%next_a", "%next_b")]
+        zeros = [(tile.register, "zeroinitializer")] * (height * tile.vectors)
+        sums = c.loop(0, "%k", step, carried=[*pointers, *zeros])[len(pointers) :]
+        _store_first(c, tile, sums, c.less(0, "%first"), tile.width)
         c.finish()

@@ -102,14 +102,6 @@ def transpose(c: Code, type: str, lanes: int, rows: list[str]) -> list[str]:
     return rows
 
 
-def transpose_slot(c: Code, type: str, lanes: int, square: str) -> None:
-    """Transpose `lanes` by `lanes` elements in memory."""
-    vector = f"<{lanes} x {type}>"
-    places = [c.gep(square, r * lanes, type) for r in range(lanes)]
-    for place, row in zip(places, transpose(c, type, lanes, [c.load(vector, x, 4) for x in places]), strict=True):
-        c.store(vector, row, place, 4)
-
-
 def transpose_panel(
     c: Code,
     source: str,

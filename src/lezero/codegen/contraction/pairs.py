@@ -74,35 +74,25 @@ def join(
     c: Code, lanes: int, first: str, second: str, mask: str | None, more: str | None = None, source: str = "bf16"
 ) -> str:
     """Pairs of the elements at `first` and at `second`; zeros for the latter unless `more` (an i1, None for true)."""
-    words = f"<{lanes} x i32>"
     low = load(c, source, lanes, first, mask)
     if more is not None:
         every = c.splat(more, "i1", lanes)
         mask = every if mask is None else c.value(f"and <{lanes} x i1> {mask}, {every}")
     high = load(c, source, lanes, second, mask)
-    low, high = (c.value(f"zext <{lanes} x i16> {x} to {words}") for x in (low, high))
-    high = c.value(f"shl {words} {high}, {c.splat(16, 'i32', lanes)}")
-    return c.value(f"bitcast {words} {c.value(f'or {words} {low}, {high}')} to <{lanes} x float>")
+    return interleave(c, lanes, low, high, 0, lanes)
+
+
+def interleave(c: Code, halves: int, low: str, high: str, first: int, lanes: int) -> str:
+    """Pairs of elements `first` to `first` + `lanes` of two registers of `halves` bf16."""
+    order = ", ".join(f"i32 {i}, i32 {halves + i}" for i in range(first, first + lanes))
+    type = f"<{halves} x i16>"
+    mixed = c.value(f"shufflevector {type} {low}, {type} {high}, <{2 * lanes} x i32> <{order}>")
+    return c.value(f"bitcast <{2 * lanes} x i16> {mixed} to <{lanes} x {TO}>")
 
 
 def rounded_pair(c: Code, lanes: int, first: str, second: str) -> str:
     """Pairs of two registers of f32, rounded."""
-    words = f"<{lanes} x i32>"
-    low, high = (c.value(f"zext <{lanes} x i16> {rounded(c, lanes, x)} to {words}") for x in (first, second))
-    high = c.value(f"shl {words} {high}, {c.splat(16, 'i32', lanes)}")
-    return c.value(f"bitcast {words} {c.value(f'or {words} {low}, {high}')} to <{lanes} x float>")
-
-
-def store_half(c: Code, lanes: int, value: str, out: str, half: Operand) -> None:
-    """Store a register of bf16 widened to f32 as the first (`half` 0) or the second halves of the pairs at `out`."""
-    words, halves = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
-    high = c.value(f"bitcast <{lanes} x float> {value} to {words}")
-    low = c.value(f"lshr {words} {high}, {c.splat(16, 'i32', lanes)}")
-    second = c.value(f"icmp ne i64 {half}, 0")
-    chosen = c.select(second, high, low, words)
-    masks = [f"<{', '.join(f'i1 {int(i % 2 == h)}' for i in range(2 * lanes))}>" for h in (0, 1)]
-    mask = c.select(second, masks[1], masks[0], f"<{2 * lanes} x i1>")
-    c.vector_store("i16", 2 * lanes, c.value(f"bitcast {words} {chosen} to {halves}"), out, mask)
+    return interleave(c, lanes, rounded(c, lanes, first), rounded(c, lanes, second), 0, lanes)
 
 
 def copy_row(c: Code, source: str, to: str, lanes: int, a: str, length: Operand, out: str) -> None:
@@ -189,10 +179,9 @@ def transpose_rows(
 
 
 def join_pixels(
-    c: Code, lanes: int, image: str, channels: Operand, begin: Operand, end: Operand, total: Operand, apart: Operand,
-    hop: Operand, out: str,
+    c: Code, lanes: int, image: str, channels: Operand, begin: Operand, end: Operand, total: Operand, apart: Operand, out: str,
 ) -> None:  # fmt: skip
-    """out[i, 0:channels] = pairs of the pixels q = begin + hop * i and q + apart of `image`, for q < end.
+    """out[i, 0:channels] = pairs of the pixels q = begin + i and q + apart of `image`, for q < end.
 
     What has no partner among the `total` pixels is paired with itself: whoever reads it leaves out the second half.
     """
@@ -211,7 +200,7 @@ def join_pixels(
         c.when(c.less(whole, channels), lambda: vector(whole, c.mask(c.sub(channels, whole), lanes)))
         return [c.gep(out, channels, TO)]
 
-    c.loop(begin, end, pixel, step=hop, carried=[("ptr", out)])
+    c.loop(begin, end, pixel, carried=[("ptr", out)])
 
 
 def first_half(c: Code, lanes: int, value: str) -> str:

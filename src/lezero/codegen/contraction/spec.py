@@ -33,6 +33,16 @@ def tasks_for_elements(items: int, elements: int, threads: int) -> int:
     return divided(items, 4 * threads if threads > 1 else 1, elements, MOST_ELEMENTS)
 
 
+def parts_of_panels(panels: int, others: int, threads: int) -> int:
+    """Into how many parts to divide the panels, if there are `others` tasks for each: two tasks for a thread, or more if
+    those do not come out even."""
+    if threads == 1:
+        return 1
+    few = -(-2 * threads // others)
+    parts = min(panels, few)
+    return parts if others * parts % threads == 0 else min(panels, 2 * few)
+
+
 @dataclass(frozen=True)
 class MatmulSpec:
     """C[i] = A[i] @ B[i], then the epilogue.

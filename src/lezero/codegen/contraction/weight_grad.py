@@ -8,8 +8,7 @@ its sums stay in its own part of a workspace, and a second launch adds the parts
 Images of few channels are copied with their padding around them first; a row of taps is then one long row of A.
 
 Where the processor multiplies pairs of bf16, a pair is two neighbouring pixels of a run.  Runs begin at even and at odd
-pixels, so a task pairs every pixel of its block with the next one, in the image and in the output's gradient alike, or
-every second one where all runs begin at even pixels (`hop`).
+pixels, so a task pairs every pixel of its block with the next one, in the image and in the output's gradient alike.
 """
 
 from __future__ import annotations
@@ -17,14 +16,22 @@ from __future__ import annotations
 from functools import lru_cache
 from math import gcd
 
-from lezero.codegen.contraction import depthwise, pairs, planar_weight_grad, winograd, winograd_weight_grad
-from lezero.codegen.contraction.conv import FEW_CHANNELS, pad_image
+from lezero.codegen.contraction import (
+    depthwise,
+    pairs,
+    planar_weight_grad,
+    pointwise_weight_grad,
+    winograd,
+    winograd_weight_grad,
+)
+from lezero.codegen.contraction.conv import FEW_CHANNELS, pad_image, unfolds
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_panel_tiles, heights
 from lezero.codegen.contraction.pack import copy_panel
 from lezero.codegen.contraction.spec import (
     COMPUTE,
     PRODUCTS_PER_THREAD,
     ConvSpec,
+    parts_of_panels,
     useful_threads,
 )
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
@@ -35,10 +42,10 @@ from lezero.loops.ir import TYPES
 
 PARAMS = words(
     "images height width pixel group_in rows_in out_height out_width out_pixel group_out columns step_y step_x "
-    "taps panels groups pixel_parts panel_parts block last shift hop top bottom pair_rows"
+    "taps panels groups pixel_parts panel_parts block last shift top bottom pair_rows"
 )
 """rows_in: rows of A per tap; last, shift: the last tile of rows starts at `last` but reads (and stores) from `last` - `shift`.
-hop: pixels from pair to pair; top, bottom: the first and the last row a tap meets, relative to an output's first; pair_rows: how
+top, bottom: the first and the last row a tap meets, relative to an output's first; pair_rows: how
 many rows of the image a block meets at most."""
 
 BLOCK_BYTES = 384 << 10
@@ -50,8 +57,12 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
         return planar_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
     if spec.depthwise:
         return depthwise.plan_weight_grad(spec, n, h, w, threads, target)
-    if winograd.suits(spec, n, *spec.out_size(h, w), target):
+    if winograd.suits(spec, n, *spec.out_size(h, w), target, weights=True):
         return winograd_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
+    if spec.channels[0] >= FEW_CHANNELS and pointwise_weight_grad.suits(spec, target):
+        return pointwise_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
+    if unfolds(spec, target) and pointwise_weight_grad.suits_unfolded(spec):
+        return pointwise_weight_grad.plan_unfolded(spec, n, h, w, threads, target)
     (ci, co), (kh, kw), (dilate_y, dilate_x) = spec.per_group, spec.kernel, spec.dilation
     oh, ow = spec.out_size(h, w)
     paired = pairs.supported(spec.dtype, target) and ci >= FEW_CHANNELS and spec.groups == 1
@@ -89,15 +100,14 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
     # Parts of the pixels take memory: together no more than the image.
     most_parts = max(pixel_parts, min(rows_of_image, pixels // part))
     pixel_parts = divided(most_parts, pixel_parts, products, MOST_PRODUCTS * spec.groups * least)
-    panel_parts = max(least, _panel_parts(panels, spec.groups * pixel_parts, threads))
+    panel_parts = max(least, parts_of_panels(panels, spec.groups * pixel_parts, threads))
     # At least one image row of a block; the image and the panel of B share L2.
     row_bytes = result[1] * (spec.channels[0] * spec.stride[0] * spec.stride[1] + tile.width) * tile.itemsize
     block = max(1, min(BLOCK_BYTES // max(1, row_bytes), -(-rows_of_image // pixel_parts)))
-    even = spec.stride[1] == 1 and len(taps) == 1 and taps[0][1] == 0 and image[2] % 2 == result[1] % 2 == 0
     first_row, last_row = taps[0][0], taps[-1][0]
     params = (
         *image, spec.channels[0], ci, rows, *result, spec.channels[1], co, co, *spec.stride,
-        len(taps), panels, spec.groups, pixel_parts, panel_parts, block, last, shift, 2 if even else 1, first_row, last_row,
+        len(taps), panels, spec.groups, pixel_parts, panel_parts, block, last, shift, first_row, last_row,
         _rows_met(image[1], result[0], spec.stride[0], last_row - first_row, block), *(x for tap in taps for x in tap),
     )  # fmt: skip
     workspaces["w:parts"] = pixel_parts * part * tile.itemsize
@@ -144,16 +154,6 @@ def _pixel_parts(rows: int, image: int, part: int) -> int:
     return min(4, rows) if 3 * image > 8 * part else 1
 
 
-def _panel_parts(panels: int, others: int, threads: int) -> int:
-    """Into how many parts to divide the panels, if there are `others` tasks for each: two tasks for a thread, or more if
-    those do not come out even."""
-    if threads == 1:
-        return 1
-    few = -(-2 * threads // others)
-    parts = min(panels, few)
-    return parts if others * parts % threads == 0 else min(panels, 2 * few)
-
-
 @lru_cache(maxsize=64)
 def source(dtype: str, tile: Tile) -> KernelSource:
     key = f"conv weight gradient {dtype} {tile}"
@@ -165,7 +165,7 @@ def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
     p = dict(zip(PARAMS, params))
     runs = p["block"] * p["out_width"] * tile.width * tile.itemsize
     image = runs + p["taps"] * (p["block"] + 1) * 24
-    paired = (p["pair_rows"] * p["width"] // p["hop"] * p["pixel"] + tile.height) * tile.itemsize if tile.pairs else 0
+    paired = (p["pair_rows"] * p["width"] * p["pixel"] + tile.height) * tile.itemsize if tile.pairs else 0
     return runs, image, image + paired
 
 
@@ -215,7 +215,7 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
             b = c.gep(start, col, memory)
             operands = (c, dtype, to, tile.lanes, tile.vectors, b, p["out_pixel"], pixels, left, "%scratch")
             if tile.pairs:
-                pairs.copy_panel(*operands, hop=p["hop"])
+                pairs.copy_panel(*operands, hop=1)
             else:
                 copy_panel(*operands)
             out = c.gep(part, c.mul(i, panel_size), to)
@@ -234,7 +234,7 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
                     left = c.min(c.sub(p["rows_in"], r), height)
                     shift = c.select(c.less(r, p["last"]), 0, p["shift"])
                     to_here = c.gep(out, c.add(c.mul(t, tap_size), c.mul(r, tile.width)), to)
-                    entries = c.div(2, p["hop"]) if tile.pairs else 1
+                    entries = 2 if tile.pairs else 1
                     stride, step = c.mul(c.mul(p["pixel"], p["step_x"]), entries), c.mul(entries, tile.width)
                     list_ = c.gep(here, 3, "i64")
                     line = c.mul(c.add(c.div(r, height), t), 64)  # tiles after each other fetch a line of each pixel
@@ -261,7 +261,7 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
 
         top, end = meets(first, p["top"]), meets(c.sub(c.add(first, count), 1), c.add(p["bottom"], 1))
         total = c.mul(c.mul(p["images"], p["height"]), p["width"])
-        pixels = (c.mul(top, p["width"]), c.mul(end, p["width"]), total, p["step_x"], p["hop"])
+        pixels = (c.mul(top, p["width"]), c.mul(end, p["width"]), total, p["step_x"])
         pairs.join_pixels(c, tile.lanes, image, p["pixel"], *pixels, paired_image)
         return top
 
@@ -284,8 +284,7 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
             entry = c.gep(here, c.mul(c.add(number, 1), 3), "i64")
             column = c.add(c.mul(i, p["out_width"]), begin)
             if tile.pairs:
-                pixel = c.div(c.sub(pixel, c.mul(top, p["width"])), p["hop"])
-                column = c.div(column, p["hop"])
+                pixel = c.sub(pixel, c.mul(top, p["width"]))
             from_image = paired_image if tile.pairs else image_group
             c.store("ptr", c.gep(from_image, c.mul(pixel, p["pixel"]), to), entry)
             b = c.gep("%scratch", c.mul(column, tile.width), to)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from lezero.codegen.contraction.conv_weights import next_tap
 from lezero.codegen.contraction.microkernel import Tile
-from lezero.codegen.contraction.pack import store_as, transpose_slot
+from lezero.codegen.contraction.pack import store_as, transpose
 from lezero.codegen.contraction.spec import ELEMENTS_PER_THREAD, tasks_for_elements, useful_threads
 from lezero.codegen.contraction.text import MEMORY, Code, Module, Operand, words
 from lezero.codegen.launch import KernelSource, Launch
@@ -53,7 +53,6 @@ def emit_sum(out_dtype: str, to: str, lanes: int, target: Target) -> str:
     width, registers = p["width"], c.div(p["width"], lanes)
     vector = f"<{lanes} x {to}>"
     chunks = c.ceil_div(p["lines"], lanes)
-    square_slot = c.slot(to, lanes * lanes)
 
     def square(i: str) -> None:
         e0 = c.mul(c.rem(i, chunks), lanes)
@@ -63,7 +62,7 @@ def emit_sum(out_dtype: str, to: str, lanes: int, target: Target) -> str:
         first = c.add(c.mul(c.rem(panel, p["panels"]), width), c.mul(v, lanes))
         group = c.div(panel, p["panels"])
 
-        def load_row(r: str, tap: str, channel: str) -> list[Operand]:
+        def row(tap: Operand, channel: Operand) -> str:
             place = c.gep(places, c.mul(tap, 2), "i64")
             m = c.add(c.load("i64", c.gep(place, 1, "i64")), channel)
             shifted = c.add(m, c.select(c.less(m, p["last"]), 0, p["shift"]))
@@ -73,22 +72,22 @@ def emit_sum(out_dtype: str, to: str, lanes: int, target: Target) -> str:
                 value = c.load(vector, pointer, align=4)
                 return [c.gep(pointer, p["part"], to), c.value(f"fadd {vector} {total}, {value}")]
 
-            total = c.loop(0, p["parts"], add, carried=[("ptr", here), (vector, "zeroinitializer")])[1]
-            c.store(vector, total, c.gep(square_slot, c.mul(r, lanes), to), 4)
-            return next_tap(c, tap, channel, p["taps"])
+            carried = [("ptr", c.gep(here, p["part"], to)), (vector, c.load(vector, here, align=4))]
+            return c.loop(1, p["parts"], add, carried=carried)[1]
 
-        # Rows that are not filled hold what was there: nobody stores them.
-        first_tap = [("i64", c.rem(e0, p["taps"])), ("i64", c.div(e0, p["taps"]))]
-        c.loop(0, c.min(lanes, c.sub(p["lines"], e0)), load_row, carried=first_tap)
-        transpose_slot(c, to, lanes, square_slot)
+        rows = []
+        tap, channel = c.rem(e0, p["taps"]), c.div(e0, p["taps"])
+        for r in range(lanes):
+            rows.append(row(tap, channel))
+            # Behind the last line it is read again: nobody stores that.
+            more = c.less(c.add(e0, r + 1), p["lines"])
+            tap, channel = (c.select(more, x, y) for x, y in zip(next_tap(c, tap, channel, p["taps"]), (tap, channel)))
         mask = c.mask(c.sub(p["lines"], e0), lanes)
-
-        def put(r: str) -> None:
-            line = c.load(vector, c.gep(square_slot, c.mul(r, lanes), to), 4)
-            index = c.add(c.mul(c.add(c.mul(group, p["columns"]), c.add(first, r)), p["lines"]), e0)
-            store_as(c, out_dtype, lanes, line, c.gep(dw, index, MEMORY[out_dtype]), mask)
-
-        c.loop(0, c.min(lanes, c.sub(p["columns"], first)), put)
+        start = c.gep(dw, c.add(c.mul(c.add(c.mul(group, p["columns"]), first), p["lines"]), e0), MEMORY[out_dtype])
+        for r, line in enumerate(transpose(c, to, lanes, rows)):
+            out = c.gep(start, c.mul(p["lines"], r), MEMORY[out_dtype])
+            stored = partial(store_as, c, out_dtype, lanes, line, out, mask)
+            c.when(c.less(c.add(first, r), p["columns"]), stored)
 
     total = c.mul(c.mul(p["groups"], p["panels"]), c.mul(chunks, registers))
     c.loop(c.div(c.mul("%task", total), "%tasks"), c.div(c.mul(c.add("%task", 1), total), "%tasks"), square)

@@ -49,8 +49,15 @@ DIRECT = 36
 LEAST_CHANNELS = 32
 """With fewer, the transformations cost what the products save."""
 LEAST_PATCHES = 56
-MOST_PAIRED_CHANNELS = 256
-"""With more, products of pairs wait for the weights."""
+FEW_WEIGHTS = 256
+"""Up to so many channels, products of pairs on images of even size need not wait for the weights, however few the patches."""
+MOST_PAIRED_CHANNELS = 512
+"""With more they do, however many: 1,024 channels took 1.0 to 1.3 of the time."""
+PATCHES_OF_MANY = 128
+"""With so many patches, products of up to `MOST_PAIRED_CHANNELS` took 0.55 to 0.9 of the time."""
+PATCHES_OF_ODD = 256
+"""The same for images of odd size (7x7: 0.75 to 0.9), whose last patches are half empty, from `FEW_WEIGHTS` channels on; weight
+gradients gained nothing."""
 ROWS = 16
 """Results whose statistics are taken together."""
 BLOCK_BYTES = 480 << 10
@@ -62,23 +69,30 @@ PARAMS = words(
 """steps: of a product, of numbers or pairs; down, across: patches of an image; plane: elements between the points of the transformed block."""
 
 
-def suits(spec: ConvSpec, n: int, h: int, w: int, target: Target | None = None) -> bool:
+def suits(spec: ConvSpec, n: int, h: int, w: int, target: Target | None = None, weights: bool = False) -> bool:
     """Whether the result of a convolution, or its gradient, of `n` images of `h` x `w` pixels is computed this way.
 
     target : given where pairs of bf16 may be multiplied.
+    weights : whether it is the gradient of the weights.
     """
     same = spec.kernel == (3, 3) and spec.stride == spec.dilation == (1, 1) and spec.groups == 1
     even = h % 2 == w % 2 == 0
+    patches = n * -(-h // 2) * -(-w // 2)
     # AMX makes products of pairs cheaper than the transformations that would save some of them.
-    paired = target is not None and pairs.supported(spec.dtype, target) and not target.amx and even and _even(spec)
+    usable = target is not None and pairs.supported(spec.dtype, target) and not target.amx
+    paired = usable and _pays_in_pairs(spec, patches, even, weights)
     return (
         spec.minimal and (even or not spec.statistics) and same and not spec.planar and (spec.dtype in ("f32", "f64") or paired) and min(spec.channels) >= LEAST_CHANNELS
-        and n * -(-h // 2) * -(-w // 2) >= LEAST_PATCHES
+        and patches >= LEAST_PATCHES
     )  # fmt: skip
 
 
-def _even(spec: ConvSpec) -> bool:
-    return all(c % 2 == 0 and c <= MOST_PAIRED_CHANNELS for c in spec.channels)
+def _pays_in_pairs(spec: ConvSpec, patches: int, even: bool, weights: bool) -> bool:
+    if any(c % 2 or c > MOST_PAIRED_CHANNELS for c in spec.channels):
+        return False
+    if even:
+        return max(spec.channels) <= FEW_WEIGHTS or patches >= PATCHES_OF_MANY
+    return min(spec.channels) >= FEW_WEIGHTS and patches >= PATCHES_OF_ODD and not weights
 
 
 def plan_forward(
