@@ -61,6 +61,7 @@ class Lowered:
     combine_limit: int = 1
     rounds: Callable[[Sequence[int]], int] = lambda bindings: 1  # how many times it is launched
     in_place: tuple[tuple[Node, Node], ...] = ()  # (stored node, input whose memory it may take)
+    copies: tuple[Node, Node] | None = None  # (stored node, input): nothing to do where it has taken that memory
 
     def tasks(self, threads: int, bindings: Sequence[int]) -> tuple[int, int]:
         """(tasks, combine tasks) for given extents."""
