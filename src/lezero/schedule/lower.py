@@ -18,6 +18,7 @@ from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.ops.creation import compute_code
 from lezero.schedule.groups import Group, Grouping, loop_order, pieces, reshaped
+from lezero.schedule.guards import guarded
 from lezero.schedule.index import Emit, Ix, Mask, Params, Var, read_key, within
 from lezero.schedule.layout import linear
 from lezero.schedule.rounding import HALF, Rounding
@@ -680,7 +681,7 @@ class Lowering:
             body += self._accs(reduces)
             inside = self._stage(s, stores, self._reduces(reduces) + self._stores(stores))
             if long is None:
-                body += self._short_nest(reduced, inside)
+                body += self._short_nest(reduced, guarded(inside, inner.var.name, start))
             else:
                 k = reduced.index(long)
                 inside = self._in_blocks(
