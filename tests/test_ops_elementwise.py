@@ -155,6 +155,24 @@ def test_half_precision_is_float32_rounded_once(name, dtype):
     np.testing.assert_array_equal(ours, wide.astype(x.dtype))
 
 
+@pytest.mark.parametrize("name", ["gelu", "silu", "softplus", "mish", "elu", "selu", "celu", "logsigmoid", "hardswish",
+                                  "softsign", "tanhshrink", "tanh", "sigmoid", "tan", "atan", "asinh", "erf", "erfc", "exp2",
+                                  "expm1", "prelu", "atan2", "hypot"])  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradients_in_half_precision_are_those_of_float32_rounded_once(name, dtype):
+    op, half = REGISTRY[name], by_name(dtype)
+    arrays = [numbers((50,), seed, -4, 4).astype(half.numpy) for seed in range(2 + len(op.inputs))]  # dy, y, operands
+
+    def gradient(arrays):
+        leaves, values = make_leaves(arrays)
+        found = op.gradient(*leaves, **op.attrs)
+        return evaluate([g.node for g in (found if isinstance(found, tuple) else (found,))], values)
+
+    for ours, wide in zip(gradient(arrays), gradient([a.astype(np.float32) for a in arrays])):
+        assert ours.dtype == half.numpy
+        np.testing.assert_array_equal(ours, wide.astype(half.numpy))
+
+
 @needs_torch
 @pytest.mark.parametrize(
     "name",

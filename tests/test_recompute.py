@@ -118,3 +118,26 @@ def test_random_programs(block, eager):
         for seed in range(block * 10_000 + 700_000, block * 10_000 + 700_000 + 10 * EXAMPLES):
             check(seed, sizes(seed, 25))
     assert sum(eager) > 0
+
+
+@native
+def test_a_softmax_is_made_again_from_the_statistics_of_its_rows(eager, monkeypatch):
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = nn.Linear(16, 48)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            return x + F.softmax(q @ k.transpose(1, 2), -1) @ v
+
+    def make():
+        return nn.Sequential(*[Attention() for _ in range(4)], nn.Flatten(), nn.Linear(40 * 16, 7))
+
+    steps(make, (2, 40, 16), monkeypatch, "", np.float64)
+    schedule = run.statistics.last[0].program.schedule
+    rows = [r for r in schedule.recomputed if any(n.op.name == "max" for n in r.made_of)]
+    assert rows
+    for r in rows:
+        again = schedule.grouping.group_of[r.again]
+        assert not any(n.op.name == "max" or (n.op.name == "sum" and n in r.made_of) for n in again.nodes)

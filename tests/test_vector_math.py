@@ -121,6 +121,18 @@ def test_sine_of_large_arguments(level, op):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_the_error_function_stays_within_one_and_does_not_depend_on_lanes(level):
+    x = np.linspace(-6, 6, 20_001, dtype=np.float32)
+    lanes = run(level, "erf", "f32", x)
+    assert np.abs(lanes).max() == 1
+    body = [Loop("i", param(0), [Store(1, var("i"), call("erf", load(0, "f32", var("i"))))])]
+    kernel = Kernel("erf", (Buffer("f32"), Buffer("f32", "w")), 1, body)
+    single = np.empty_like(x)
+    Compiled(emit(kernel, TARGETS[level]), TARGETS[level])([x, single], [x.size])
+    np.testing.assert_array_equal(lanes, single)
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_gamma_functions(level):
     x = np.concatenate([spread(-6, 30), np.geomspace(30, 1e10, 100)])
     x = x[np.abs(x - np.round(x)) > 1e-6]

@@ -70,6 +70,16 @@ erf_near = root(lambda x: mp.erf(x) / x, 2 / mp.sqrt(mp.pi))
 erf_far = lambda x: mp.log(mp.erfc(x))
 sinpi_tail = root(lambda x: (mp.sin(mp.pi * x) - mp.pi * x) / x**3, -(mp.pi**3) / 6)
 
+# erf(x)/x about multiples of a step, for processors that pick coefficients by a shuffle of 16 lanes.
+ERF_STEP = mp.mpf(33) / 128
+ERF_REACH = ERF_STEP / 2 * mp.mpf("1.0001")
+
+
+def erf_about(k):
+    """erf(x)/x of x = k * ERF_STEP + t, as a function of t, and the interval of t."""
+    return lambda t: mp.erf(k * ERF_STEP + t) / (k * ERF_STEP + t), (-ERF_REACH if k else 0, ERF_REACH)
+
+
 FITS = {
     # name: (function, interval, degree in f64, interval and degree in f32 or None)
     "exp": (exp_tail, (-HALF_LN2, HALF_LN2), 9, 4),
@@ -83,6 +93,7 @@ FITS = {
     "erf_far": (erf_far, (1, 4), None, 8),
     "erfc": (scaled_erfc, (-1, 1 - mp.mpf(10) ** -9), 24, None),
     "sinpi": (sinpi_tail, (0, mp.mpf("0.25")), 8, None),
+    **{f"erf_about_{k}": (*erf_about(k), None, 5) for k in range(16)},
 }
 
 

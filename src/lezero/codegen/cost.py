@@ -9,7 +9,7 @@ from lezero.codegen.target import Target
 from lezero.loops import ir
 
 WEIGHT = {
-    "exp": 14, "exp2": 12, "sigmoid": 18, "log": 20, "log2": 20, "expm1": 24, "log1p": 30, "tanh": 24, "erf": 24,
+    "exp": 14, "exp2": 12, "sigmoid": 18, "log": 20, "log2": 20, "expm1": 24, "log1p": 30, "tanh": 24, "erf": 18,
     "sin": 40, "cos": 40, "div": 4, "reciprocal": 4, "sqrt": 4, "rsqrt": 6, "floordiv": 10, "mod": 10,
 }  # fmt: skip
 """Instructions of an operation per vector, roughly; other functions are `HEAVY` and plain operations 1."""

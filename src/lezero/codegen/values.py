@@ -241,6 +241,22 @@ class Builder:
         lanes = ", ".join(f"{type} {k}" for k in numbers)
         return X(self, f"<{lanes}>" if len(numbers) > 1 else str(numbers[0]), type, len(numbers))
 
+    def floats(self, numbers: Sequence[float]) -> X:
+        """Given f32 numbers in the lanes."""
+        lanes = ", ".join(f"float {literal(v, 'float')}" for v in numbers)
+        return X(self, f"<{lanes}>", "float", len(numbers))
+
+    def picks(self, x: X) -> bool:
+        """Whether :meth:`pick` can choose for the lanes of `x`."""
+        wide = self.target.level.startswith(("avx512", "amx"))
+        return wide and x.type == "float" and x.n in (1, 16)
+
+    def pick(self, table: X, lane: X) -> X:
+        """For each of `lane` (i32; its low 4 bits count) that lane of 16 f32 numbers."""
+        name = "llvm.x86.avx512.permvar.sf.512"
+        found = self.call(name, "float", 16, [table, self.splat(lane, 16)])
+        return found if lane.n == 16 else self.lane(found, 0)
+
     def shuffle(self, a: X, b: X | None, lanes: Sequence[int]) -> X:
         other = b.name if b is not None else "poison"
         mask = ", ".join(f"i32 {lane}" for lane in lanes)

@@ -12,7 +12,7 @@ from lezero.ops.arithmetic import clamp, minimum
 from lezero.ops.base import Elementwise, op
 from lezero.ops.comparison import where
 from lezero.ops.functions import RealFunction, erf, exp, expm1, log1p, sigmoid, tanh
-from lezero.ops.rules import rounded_once
+from lezero.ops.rules import gradient_rounded_once, rounded_once
 
 # -- rectifiers --------------------------------------------------------------------------------------------------
 
@@ -114,6 +114,7 @@ class prelu(RealFunction):
     def reference(x, weight):
         return np.where(x > 0, x, x * weight)
 
+    @gradient_rounded_once
     def gradient(dy, y, x, weight):
         return where(x > 0, dy, dy * weight), where(x > 0, 0, dy * x)
 
@@ -170,6 +171,7 @@ class elu(RealFunction):
     def reference(x, alpha):
         return np.where(x > 0, x, alpha * np.expm1(x))
 
+    @gradient_rounded_once
     def gradient(dy, y, x, alpha):
         return where(x > 0, dy, dy * (alpha * exp(minimum(x, 0))))
 
@@ -191,6 +193,7 @@ class selu(RealFunction):
     def reference(x):
         return SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * np.expm1(x))
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * (SELU_SCALE * where(x > 0, 1, SELU_ALPHA * exp(minimum(x, 0))))
 
@@ -209,6 +212,7 @@ class celu(RealFunction):
     def reference(x, alpha):
         return np.where(x > 0, x, alpha * np.expm1(x / alpha))
 
+    @gradient_rounded_once
     def gradient(dy, y, x, alpha):
         return where(x > 0, dy, dy * exp(minimum(x, 0) / alpha))
 
@@ -246,10 +250,11 @@ class gelu(RealFunction):
         phi = erf.reference(x * math.sqrt(0.5)) if approximate == "none" else np.tanh(_tanh_argument(x))
         return 0.5 * x * (1 + phi)
 
+    @gradient_rounded_once
     def gradient(dy, y, x, approximate):
         if approximate == "none":
             phi = 0.5 * (1 + erf(x * math.sqrt(0.5)))
-            return dy * (phi + x * (exp(-0.5 * (x * x)) / math.sqrt(2 * math.pi)))
+            return dy * (phi + x * (exp(-0.5 * (x * x)) * (1 / math.sqrt(2 * math.pi))))
         t = tanh(_tanh_argument(x))
         return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (_ROOT * (1 + 3 * _CUBIC * (x * x))))
 
@@ -267,6 +272,7 @@ class silu(RealFunction):
     def reference(x):
         return x * sigmoid.reference(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         s = sigmoid(x)
         return dy * (s * (1 + x * (1 - s)))
@@ -286,6 +292,7 @@ class softplus(RealFunction):
     def reference(x, beta, limit):
         return np.where(x * beta > limit, x, np.log1p(np.exp(x * beta)) / beta)
 
+    @gradient_rounded_once
     def gradient(dy, y, x, beta, limit):
         return where(x * beta > limit, dy, dy * sigmoid(x * beta))
 
@@ -303,6 +310,7 @@ class mish(RealFunction):
     def reference(x):
         return x * np.tanh(softplus.reference(x, 1.0, 20.0))
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         t = tanh(softplus(x))
         return dy * (t + x * (1 - t * t) * sigmoid(x))
@@ -321,6 +329,7 @@ class logsigmoid(RealFunction):
     def reference(x):
         return np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * sigmoid(-x)
 
@@ -355,6 +364,7 @@ class hardswish(RealFunction):
     def reference(x):
         return x * np.clip(x + 3, 0, 6) / 6
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return where(x <= -3, 0, where(x < 3, dy * (x / 3 + 0.5), dy))
 
@@ -372,6 +382,7 @@ class softsign(RealFunction):
     def reference(x):
         return x / (1 + np.abs(x))
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         size = 1 + abs(x)
         return dy / (size * size)
@@ -390,6 +401,7 @@ class tanhshrink(RealFunction):
     def reference(x):
         return x - np.tanh(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         t = tanh(x)
         return dy * (t * t)

@@ -15,7 +15,7 @@ from lezero.ops.comparison import isnan, where
 from lezero.ops.complexes import complex, imag, real
 from lezero.ops.creation import zeros_like
 from lezero.ops.rules import conj as conjugate
-from lezero.ops.rules import rounded_once
+from lezero.ops.rules import gradient_rounded_once, rounded_once
 
 
 class Function(Elementwise):
@@ -71,6 +71,7 @@ class exp2(RealFunction):
     def reference(x):
         return np.exp2(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * (y * math.log(2))
 
@@ -87,6 +88,7 @@ class expm1(RealFunction):
     def reference(x):
         return np.expm1(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * (y + 1)
 
@@ -119,6 +121,7 @@ class log2(RealFunction):
     def reference(x):
         return np.log2(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy / (x * math.log(2))
 
@@ -135,6 +138,7 @@ class log10(RealFunction):
     def reference(x):
         return np.log10(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy / (x * math.log(10))
 
@@ -151,6 +155,7 @@ class log1p(RealFunction):
     def reference(x):
         return np.log1p(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy / (x + 1)
 
@@ -168,6 +173,7 @@ class logaddexp(RealFunction):
     def reference(a, b):
         return np.logaddexp(a, b)
 
+    @gradient_rounded_once
     def gradient(dy, y, a, b):
         # sigmoid of the difference: it stays right where y itself has lost a or b to rounding
         return dy * sigmoid(a - b), dy * sigmoid(b - a)
@@ -188,6 +194,7 @@ class sqrt(Function):
     def reference(x):
         return np.sqrt(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy / conjugate(2 * y)
 
@@ -206,6 +213,7 @@ class rsqrt(Function):
     def reference(x):
         return 1 / np.sqrt(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * conjugate(-0.5 * (y * y * y))
 
@@ -228,6 +236,7 @@ class hypot(RealFunction):
     def reference(a, b):
         return np.hypot(a, b)
 
+    @gradient_rounded_once
     def gradient(dy, y, a, b):
         dy = where(y == 0, 0, dy / y)
         return dy * a, dy * b
@@ -248,6 +257,7 @@ class sin(RealFunction):
     def reference(x):
         return np.sin(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * cos(x)
 
@@ -264,6 +274,7 @@ class cos(RealFunction):
     def reference(x):
         return np.cos(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return -dy * sin(x)
 
@@ -280,6 +291,7 @@ class tan(RealFunction):
     def reference(x):
         return np.tan(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * (y * y + 1)
 
@@ -296,6 +308,7 @@ class asin(RealFunction):
     def reference(x):
         return np.arcsin(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * rsqrt(1 - x * x)
 
@@ -312,6 +325,7 @@ class acos(RealFunction):
     def reference(x):
         return np.arccos(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return -dy * rsqrt(1 - x * x)
 
@@ -328,6 +342,7 @@ class atan(RealFunction):
     def reference(x):
         return np.arctan(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy / (x * x + 1)
 
@@ -344,6 +359,7 @@ class atan2(RealFunction):
     def reference(a, b):
         return np.arctan2(a, b)
 
+    @gradient_rounded_once
     def gradient(dy, y, a, b):
         size = a * a + b * b
         dy = where(size == 0, 0, dy / size)
@@ -391,6 +407,7 @@ class sinh(RealFunction):
     def reference(x):
         return np.sinh(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * cosh(x)
 
@@ -407,6 +424,7 @@ class cosh(RealFunction):
     def reference(x):
         return np.cosh(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * sinh(x)
 
@@ -423,6 +441,7 @@ class tanh(RealFunction):
     def reference(x):
         return np.tanh(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * (1 - y * y)
 
@@ -439,6 +458,7 @@ class asinh(RealFunction):
     def reference(x):
         return np.arcsinh(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * rsqrt(x * x + 1)
 
@@ -455,6 +475,7 @@ class acosh(RealFunction):
     def reference(x):
         return np.arccosh(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * rsqrt(x * x - 1)
 
@@ -471,6 +492,7 @@ class atanh(RealFunction):
     def reference(x):
         return np.arctanh(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy / (1 - x * x)
 
@@ -488,6 +510,7 @@ class sigmoid(RealFunction):
         small = np.exp(-np.abs(x))  # never overflows
         return np.where(x >= 0, 1, small) / (1 + small)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * (y * (1 - y))
 
@@ -507,6 +530,7 @@ class erf(RealFunction):
     def reference(x):
         return _each(math.erf)(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * (exp(-x * x) * (2 / math.sqrt(math.pi)))
 
@@ -523,6 +547,7 @@ class erfc(RealFunction):
     def reference(x):
         return _each(math.erfc)(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * (exp(-x * x) * (-2 / math.sqrt(math.pi)))
 
@@ -545,6 +570,7 @@ class lgamma(RealFunction):
     def reference(x):
         return _each(_lgamma)(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * digamma(x)
 
@@ -580,6 +606,7 @@ class digamma(RealFunction):
     def reference(x):
         return _each(_digamma)(x)
 
+    @gradient_rounded_once
     def gradient(dy, y, x):
         return dy * trigamma(x)
 

@@ -42,6 +42,21 @@ def rounded_once(rule: Callable) -> Callable:
     return decompose
 
 
+def gradient_rounded_once(rule: Callable) -> Callable:
+    """A ``gradient`` rule of element-wise operations computing in float32 where the gradient is of half precision."""
+
+    @wraps(rule)
+    def gradient(dy: Any, y: Any, *operands: Any, **attrs: Any) -> Any:
+        if wide_dtype(dy.dtype) is dy.dtype:
+            return rule(dy, y, *operands, **attrs)
+        found = rule(widen(dy), widen(y), *map(widen, operands), **attrs)
+        if isinstance(found, tuple):
+            return tuple(narrow(g, dy.dtype) for g in found)
+        return narrow(found, dy.dtype)
+
+    return gradient
+
+
 def wide(x: np.ndarray) -> np.ndarray:
     """:func:`widen` for NumPy arrays, in reference rules (which are rounded to the result's dtype by their caller)."""
     return x.astype(np.float32) if x.dtype.name in _HALF else x

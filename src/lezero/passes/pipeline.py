@@ -34,6 +34,7 @@ from lezero.graph.node import Graph, verify
 from lezero.knobs import KnobError
 from lezero.passes.attention import attention
 from lezero.passes.decompose import decompose
+from lezero.passes.scatters import add_into
 from lezero.passes.settle import settle_extents
 from lezero.passes.simplify import eliminate_common, pin_outputs, remove_idle
 
@@ -46,6 +47,7 @@ PIPELINE: tuple[Pass, ...] = (
     decompose,
     remove_idle,
     eliminate_common,  # what different operations have in common inside, such as the mean of a variance
+    add_into,
     pin_outputs,
 )
 REQUIRED = frozenset({"decompose", "pin_outputs"})

@@ -20,7 +20,9 @@ from lezero.graph.dim import Dim, identical, same
 from lezero.graph.node import Graph, Node
 from lezero.loops.ir import POSITIONS
 from lezero.ops.base import REGISTRY
+from lezero.ops.indexing import Scatter
 from lezero.passes.pipeline import switched_off
+from lezero.passes.scatters import filling
 from lezero.schedule.index import TRUE, Ix, Mask, Var
 from lezero.schedule.layout import Order, Seen, linear, planar, row_major
 from lezero.schedule.packed import packed, reshaped_from, rounded
@@ -762,7 +764,7 @@ class Grouping:
 def in_memory(node: Node, outputs: frozenset[Node]) -> list[Node]:
     """The nodes a contraction or an opaque operation reads from memory."""
     found = []
-    for x in node.inputs:
+    for x in node.inputs[isinstance(node.op, Scatter) and filling(node) is not None :]:
         while x.op.kind == "view" and x not in outputs:
             x = x.inputs[0]
         found.append(x)

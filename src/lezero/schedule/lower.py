@@ -18,9 +18,11 @@ from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.ops.creation import compute_code
 from lezero.schedule.groups import Group, Grouping, loop_order, pieces, reshaped
+from lezero.schedule.guards import guarded
 from lezero.schedule.index import Emit, Ix, Mask, Params, Var, read_key, within
 from lezero.schedule.layout import linear
 from lezero.schedule.rounding import HALF, Rounding
+from lezero.schedule.splitting import split
 
 GRAIN = 16_384
 """Elements a task should have at least; smaller kernels run on one thread."""
@@ -61,6 +63,7 @@ class Lowered:
     combine_limit: int = 1
     rounds: Callable[[Sequence[int]], int] = lambda bindings: 1  # how many times it is launched
     in_place: tuple[tuple[Node, Node], ...] = ()  # (stored node, input whose memory it may take)
+    copies: tuple[Node, Node] | None = None  # (stored node, input): nothing to do where it has taken that memory
 
     def tasks(self, threads: int, bindings: Sequence[int]) -> tuple[int, int]:
         """(tasks, combine tasks) for given extents."""
@@ -102,8 +105,10 @@ def _in_block(at: ir.Value) -> ir.Value:
 
 
 class Lowering:
-    def __init__(self, group: Group, grouping: Grouping, stored: set[Node]):
-        self.group, self.grouping = group, grouping
+    def __init__(self, group: Group, grouping: Grouping, stored: set[Node], of: Group | None = None):
+        """`group` may be another form of the group `of` that the grouping knows."""
+        self.group, self.grouping, self.of = group, grouping, of or group
+        self.all_stored = stored
         self.stored = [n for n in group.nodes if n in stored]
         self.order = loop_order(group.nodes, group, grouping.orders)
         self.params = Params()
@@ -111,6 +116,7 @@ class Lowering:
         self.types: list[tuple[str, str]] = []
         self.linears: list[Ix] = []
         self.pinned: set[str] = set()
+        self.nonlinear: list[Ix] = []  # what the pinned variables occur in
         self.rename: dict[str, Ix | None] = {}
         self.emit = Emit(self.params, self._read)
         self.rounding = Rounding()
@@ -135,7 +141,7 @@ class Lowering:
 
         Behind a mask the position need only exist where that holds, and nothing is read from memory elsewhere.
         """
-        if self.grouping.group_of.get(node) is self.group:
+        if self.grouping.group_of.get(node) is self.of:
             mask = None  # members are read where the kernel computes them, which is in range
         key = (node, tuple(p.key for p in position), mask)
         have = self.memo.get(key)
@@ -144,8 +150,7 @@ class Lowering:
         return have
 
     def _value(self, node: Node, position: tuple[Ix, ...], mask: ir.Value | None) -> ir.Value:
-        group = self.group
-        member = self.grouping.group_of.get(node) is group
+        member = self.grouping.group_of.get(node) is self.of
         if member and node.op.kind == "reduce":
             return self._rounded(ir.acc(self._acc(node), self._acc_type(node)), node)
         if node in self.scratched:
@@ -243,6 +248,7 @@ class Lowering:
     def _pin(self, ix: Ix) -> None:
         """Variables that occur other than linearly keep their own loops."""
         self.pinned.update(ix.variables())
+        self.nonlinear.append(ix)
 
     def _renamed(self, ix: Ix) -> Ix:
         if not self.rename or not ix.terms:
@@ -270,6 +276,8 @@ class Lowering:
 
     def build(self) -> Lowered:
         self._everything()  # a first time, to see every access
+        if self.order == list(self.group.variables) and (other := split(self.group, self.nonlinear)):
+            return Lowering(other, self.grouping, self.all_stored, self.of).build()
         segments = self._segments()
         self._reset(segments)
         style = self.group.style if self.group.reduced is not None else "plain"
@@ -610,7 +618,7 @@ class Lowering:
         for n in group.nodes:
             if n in group.row or n in group.outer or n.op.name not in COSTLY or n.dtype.is_complex:
                 continue
-            users = [m for m in self.grouping.users.get(n, ()) if self.grouping.group_of.get(m) is group]
+            users = [m for m in self.grouping.users.get(n, ()) if self.grouping.group_of.get(m) is self.of]
             # a reduction of level s+1 reads in stage s
             stages = {group.level[m] - (m.op.kind == "reduce") for m in self._downstream(users)}
             if any(s > group.level[n] for s in stages):
@@ -624,7 +632,7 @@ class Lowering:
         todo = list(users)
         while todo:
             n = todo.pop()
-            if n in seen or self.grouping.group_of.get(n) is not group:
+            if n in seen or self.grouping.group_of.get(n) is not self.of:
                 continue
             seen.add(n)
             if n not in group.row:
@@ -673,7 +681,7 @@ class Lowering:
             body += self._accs(reduces)
             inside = self._stage(s, stores, self._reduces(reduces) + self._stores(stores))
             if long is None:
-                body += self._short_nest(reduced, inside)
+                body += self._short_nest(reduced, guarded(inside, inner.var.name, start))
             else:
                 k = reduced.index(long)
                 inside = self._in_blocks(

@@ -14,6 +14,8 @@ from lezero.graph.dtype import number_dtype
 from lezero.graph.node import Graph, Node, with_inputs
 from lezero.ops.base import REGISTRY
 from lezero.ops.expr import Expr
+from lezero.ops.indexing import Scatter
+from lezero.passes.scatters import filling
 from lezero.schedule.groups import pieces
 from lezero.schedule.index import Ix, Var
 from lezero.schedule.layout import (
@@ -67,9 +69,10 @@ def prepare(graph: Graph, leaf_orders: dict[Node, Order]) -> tuple[Graph, dict[N
                 for k, ((x, o), w) in enumerate(zip(_with_orders(node, inputs, orders, forced), wanted))
             )
         elif node.op.kind == "opaque":
+            filled = isinstance(node.op, Scatter) and filling(node) is not None
             inputs = tuple(
-                x if _dense(x, o, row_major(x.ndim)) else copy(x, row_major(x.ndim))
-                for x, o in _with_orders(node, inputs, orders, forced)
+                x if _dense(x, o, row_major(x.ndim)) or (filled and not k) else copy(x, row_major(x.ndim))
+                for k, (x, o) in enumerate(_with_orders(node, inputs, orders, forced))
             )
         made = node if node.op.is_leaf else with_inputs(node, inputs)
         new[node] = made

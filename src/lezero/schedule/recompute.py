@@ -35,6 +35,8 @@ PRODUCTS = ("dot", "conv2d")
 LEAST_BYTES_FOR_A_LIMIT = 16 << 10
 LEAST_GAP_FOR_A_LIMIT = 3
 """Kernels between an early and a late use, where a limit must be kept."""
+STATISTIC = 16
+"""How much smaller than a value the sums and maxima of its rows are that are kept for it: with them it is one pass."""
 MAX_CHAIN = 4
 MAX_NODES = 48
 """Operations that one value may take."""
@@ -264,6 +266,9 @@ def _made_of(
             found.add(n)  # what follows its tiles can be had from it, if it is stored instead
             continue
         inside = n.op.kind == "reduce" and grouping.group_of[n] is grouping.group_of[node]  # of a softmax's rows
+        if inside and STATISTIC * nbytes(n) <= nbytes(node):
+            found.add(n)
+            continue
         if (n is node and _cheap_product(n)) or (late is not None and n.op.name in PRODUCTS):
             inside = True
         if not (inside or n.op.kind in ("elementwise", "view", "source")) or len(seen) > MAX_NODES:

@@ -53,7 +53,15 @@ class Step:
         """(stored node, input whose memory it may take)"""
         if isinstance(self.what, Contracted):
             return self.what.in_place
-        return self.what[0].in_place if len(self.what) == 1 else ()
+        first, *rest = self.what
+        if first.copies and not any(first.copies[1] in k.operands for k in rest):
+            return (first.copies,)
+        return () if rest else first.in_place
+
+    @property
+    def copies(self) -> bool:
+        """Whether it begins with a copy that is not needed in place."""
+        return not isinstance(self.what, Contracted) and self.what[0].copies is not None
 
     @property
     def combines(self) -> bool:
@@ -169,12 +177,13 @@ class Schedule:
                     for name in operands:
                         if isinstance(name, Node):
                             moved += nbytes(name)
-                            if not name.op.is_leaf and name not in outputs:
-                                touch(self.shared.get(name, name), nbytes(name), at)
+                            home = self.shared.get(name, name)
+                            if not home.op.is_leaf and home not in outputs:
+                                touch(home, nbytes(name), at)
                             elif name in self.lent:
                                 read[name] = at
-                            elif name in outputs and name not in self.reused:
-                                written.setdefault(name, at)
+                            elif home in outputs and home not in self.reused:
+                                written.setdefault(home, at)
                         else:
                             touch((step, name), workspaces[name], at)
                     names: list[Any] = [n if isinstance(n, Node) else (step, n) for n in operands]
@@ -272,10 +281,16 @@ class Schedule:
         for (source, label, combine), operands, *rest in planned[form]:
             if isinstance(what, Contracted):
                 names = [n if n.startswith("w:") else what.operands[n] for n in operands]
+            elif (copies := what[operands].copies) and self._one_memory(*copies):
+                continue
             else:
                 names = what[operands].operands
             out.append(((source, label, combine, overwrites), names, *rest))
         return out
+
+    def _one_memory(self, node: Node, x: Node) -> bool:
+        """Whether a value has taken the memory of an input."""
+        return self.reused.get(node) is x or self.shared.get(node, node) is self.shared.get(x, x)
 
     def _plan(self, step: Step, bindings: Sequence[int]) -> list[tuple]:
         """The launches of a step, with the operands' names for a contraction, and otherwise which kernel's operands they are."""
@@ -451,6 +466,7 @@ def _alike(group: Group, like: Step, mine: dict[Node, Node], stored: set[Node]) 
                 k,
                 operands=[mine[o] if isinstance(o, Node) else o for o in k.operands],
                 in_place=tuple((mine[n], mine[x]) for n, x in k.in_place),
+                copies=k.copies and (mine[k.copies[0]], mine[k.copies[1]]),
             )
             for k in like.what
         ]
@@ -547,6 +563,10 @@ def _reuse(
                     reused[node] = x
                 elif share and node not in outputs and x not in outputs and not x.op.is_leaf:
                     shared[node] = shared.get(x, x)
+                elif (
+                    share and s.copies and node in outputs and x not in outputs and not x.op.is_leaf and x not in shared
+                ):
+                    shared[x] = node
                 else:
                     continue
                 taken.add(x)

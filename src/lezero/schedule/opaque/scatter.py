@@ -15,8 +15,9 @@ from lezero.graph.dim import same
 from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.ops.creation import compute_code
+from lezero.passes.scatters import filling
 from lezero.schedule.index import TRUE, Emit, Ix, Mask, Var
-from lezero.schedule.layout import Seen, linear, row_major
+from lezero.schedule.layout import Seen, linear, now, row_major
 from lezero.schedule.lower import Lowered
 from lezero.schedule.opaque.frame import Frame, blocks, minus, plus, replaced, times
 
@@ -49,12 +50,13 @@ def _copy(node: Node, source: Any, target: Any, code: str) -> Lowered:
     compute = compute_code(node.dtype)
     if not isinstance(source, Node):
         value = ir.load(frame.buffer(source, compute), compute, i)
-    elif source.op.name == "full" and type(fill := source.named_attrs()["value"]) in (bool, int, float, complex):
-        value = ir.const(fill, compute)
+    elif source is node.inputs[0] and (number := filling(node)) is not None:
+        value = ir.const(number, compute)
     else:
         value = frame.load(source, i)
     loop = ir.Loop("i", frame.values(n), [frame.store(target, code, i, value)], vector=True, task=True)
-    return frame.lowered("copy", [loop], n, n)
+    copies = (node, now(source)) if target is node and isinstance(source, Node) and len(frame.operands) == 2 else None
+    return frame.lowered("copy", [loop], n, n, copies=copies)
 
 
 def _updates(node: Node, into: Any, code: str, adds: bool) -> Lowered:
