@@ -20,7 +20,6 @@ HEAVY = frozenset(
     )
 )  # fmt: skip
 BUDGET = 32  # instructions in the body of an unrolled loop, per unit of unrolling
-SINGLE = 48  # a body heavier than this is written once, masked, where masks are free
 
 COLUMNS = 4
 """Vectors side by side that a loop over rows reduces: memory is read in pieces of several cache lines."""
@@ -88,7 +87,10 @@ def values(body: list[ir.Stmt]) -> set[ir.Value]:
 
 @dataclass(frozen=True)
 class VectorPlan:
-    """`lanes` per vector, `unroll` vectors an iteration; `single`: one masked loop, without an unmasked one."""
+    """`lanes` per vector, `unroll` vectors an iteration; `single`: one masked loop, without an unmasked one.
+
+    Only short loops are single: masked stores take three times as long where they miss the caches.
+    """
 
     lanes: int
     unroll: int
@@ -126,5 +128,4 @@ def plan(loop: ir.Loop, target: Target) -> VectorPlan:
     short = loop.extent.op == "const" and loop.extent.attr <= lanes
     while unroll > 1 and loop.extent.op == "const" and loop.extent.attr < lanes * unroll:
         unroll //= 2
-    single = short or (weight > SINGLE and not columns and target.vector_bytes == 64)
-    return VectorPlan(lanes, 1 if single else unroll, single)
+    return VectorPlan(lanes, 1 if short else unroll, short)
