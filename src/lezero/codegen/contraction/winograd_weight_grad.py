@@ -81,7 +81,9 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
     # Each part of the panels transforms the image anew: with two for a thread that was 17 % of the time at 256 channels.
     panel_parts = min(panels, -(-threads // patch_parts))
     panel_parts = divided(panels, panel_parts, products, MOST_PRODUCTS * patch_parts)
-    block = min(max(16, together * BLOCK_BYTES // (POINTS * ci * tile.itemsize)), MOST_PATCHES, -(-patches // patch_parts))
+    block = min(
+        max(16, together * BLOCK_BYTES // (POINTS * ci * tile.itemsize)), MOST_PATCHES, -(-patches // patch_parts)
+    )
     block = -(-block // together) * together
     plane = block // together * ci + 2 * tile.lanes  # the last tile of rows may read past the last channel
     top, left, _, _ = spec.padding
