@@ -224,7 +224,9 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
             next_start = c.gep(start, c.mul(first_panel, tile.width), memory)
             next_start = c.gep(next_start, c.mul(pixels, p["out_pixel"]), memory)
             following = c.select(more, c.gep(b, tile.width, memory), next_start, "ptr")
-            ahead = c.select(more, 0, c.mul(c.mul(c.mul(count, p["step_y"]), p["width"]), p["pixel"]))
+            # Pairs are no image, of which the next rows could be fetched.
+            rows = 0 if tile.pairs else c.mul(count, p["step_y"])
+            ahead = c.select(more, 0, c.mul(c.mul(rows, p["width"]), p["pixel"]))
 
             def tap(t: str) -> None:
                 here = c.gep(runs, c.mul(t, per_tap), "i64")
@@ -237,10 +239,13 @@ def emit(dtype: str, tile: Tile, target: Target) -> str:
                     entries = 2 if tile.pairs else 1
                     stride, step = c.mul(c.mul(p["pixel"], p["step_x"]), entries), c.mul(entries, tile.width)
                     list_ = c.gep(here, 3, "i64")
-                    line = c.mul(c.add(c.div(r, height), t), 64)  # tiles after each other fetch a line of each pixel
+                    # Tiles after each other fetch a line of each of a step's pixels.
+                    turn, pixel = c.add(c.div(r, height), t), c.mul(p["out_pixel"], TYPES[dtype])
+                    line = c.mul(c.div(turn, entries), 64)
                     fetched = c.less(line, tile.width * TYPES[dtype])
-                    next_line = c.select(fetched, c.gep(following, line, "i8"), to_here, "ptr")
-                    next_stride = c.select(fetched, c.mul(p["out_pixel"], TYPES[dtype]), 0)
+                    next_line = c.gep(following, c.add(c.mul(c.rem(turn, entries), pixel), line), "i8")
+                    next_line = c.select(fetched, next_line, to_here, "ptr")
+                    next_stride = c.select(fetched, c.mul(pixel, entries), 0)
                     operands = f"ptr {list_}, i64 {number}, i64 {c.sub(r, shift)}, i64 {stride}, i64 {step}"
                     arguments = f"{operands}, i64 {ahead}, ptr {next_line}, i64 {next_stride}, ptr {to_here}"
                     call_tile(c, tile, "panel", left, arguments)

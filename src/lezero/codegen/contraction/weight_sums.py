@@ -34,6 +34,9 @@ def sum_parts(
     return Launch(sum_source(out_dtype, tile.type, tile.lanes), (operand, "dw"), params, tasks)
 
 
+AHEAD = 16
+"""Rows that are fetched ahead: the taps' rows lie apart in memory, which the processor does not foresee."""
+
 SUM_PARAMS = words("groups columns panels lines taps panel_rows parts part width last shift")
 
 
@@ -67,6 +70,7 @@ def emit_sum(out_dtype: str, to: str, lanes: int, target: Target) -> str:
             m = c.add(c.load("i64", c.gep(place, 1, "i64")), channel)
             shifted = c.add(m, c.select(c.less(m, p["last"]), 0, p["shift"]))
             here = c.gep(base, c.mul(c.add(c.load("i64", place), shifted), width), to)
+            c.prefetch(c.gep(here, c.mul(width, AHEAD), to))
 
             def add(_: str, pointer: str, total: str) -> list[str]:
                 value = c.load(vector, pointer, align=4)
@@ -86,6 +90,7 @@ def emit_sum(out_dtype: str, to: str, lanes: int, target: Target) -> str:
         start = c.gep(dw, c.add(c.mul(c.add(c.mul(group, p["columns"]), first), p["lines"]), e0), MEMORY[out_dtype])
         for r, line in enumerate(transpose(c, to, lanes, rows)):
             out = c.gep(start, c.mul(p["lines"], r), MEMORY[out_dtype])
+            c.prefetch(c.gep(out, 128, "i8"), write=True)
             stored = partial(store_as, c, out_dtype, lanes, line, out, mask)
             c.when(c.less(c.add(first, r), p["columns"]), stored)
 
