@@ -55,8 +55,6 @@ PARAMS = words(
 
 BLOCK_BYTES = 1 << 20
 """Transformed patches of a task; more of them save more reading and writing of sums than they cost in L2."""
-MOST_PATCHES = 128
-"""The same where channels are few: with twice as many, 64 channels took 2 to 5 % longer."""
 FEW_PANELS = 8
 PARTS = 4
 """Into so many parts the patches are cut where there are few panels to divide among threads."""
@@ -81,9 +79,7 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
     # Each part of the panels transforms the image anew: with two for a thread that was 17 % of the time at 256 channels.
     panel_parts = min(panels, -(-threads // patch_parts))
     panel_parts = divided(panels, panel_parts, products, MOST_PRODUCTS * patch_parts)
-    block = min(
-        max(16, together * BLOCK_BYTES // (POINTS * ci * tile.itemsize)), MOST_PATCHES, -(-patches // patch_parts)
-    )
+    block = min(max(16, together * BLOCK_BYTES // (POINTS * ci * tile.itemsize)), 256, -(-patches // patch_parts))
     block = -(-block // together) * together
     plane = block // together * ci + 2 * tile.lanes  # the last tile of rows may read past the last channel
     top, left, _, _ = spec.padding
