@@ -143,6 +143,37 @@ def test_a_first_layer_reads_its_image_as_it_lies():
     assert kernels(gradient) == 2  # one brings dy to channels-last
 
 
+CONVOLUTIONS = {
+    "3x3": ((40, 32, 3, 3), {"padding": 1}),
+    "pointwise": ((40, 32, 1, 1), {}),
+    "strided": ((40, 32, 1, 1), {"stride": 2}),
+    "grouped": ((40, 16, 3, 3), {"groups": 2}),
+    "depthwise": ((32, 1, 3, 3), {"groups": 32}),
+    "few channels": ((40, 3, 3, 3), {}),
+}
+
+
+@pytest.mark.parametrize("dtype", [lz.bfloat16, lz.float16])
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_the_gradient_of_a_weight_that_autocast_rounds_is_widened_where_it_is_made(case, dtype):
+    shape, options = CONVOLUTIONS[case]
+    channels = shape[1] * options.get("groups", 1)
+    x = normal(4, channels, 12, 14).to(dtype)
+    weight = normal(*shape)
+    wide, narrow = weight.requires_grad_(), weight.detach().to(dtype).requires_grad_()
+    dy = lz.ones_like(F.conv2d(x, narrow, **options))
+    lz.realize()
+
+    def gradient(leaf):
+        F.conv2d(x, leaf.to(dtype), **options).backward(dy)
+        return leaf.grad
+
+    extra = kernels(lambda: gradient(wide)) - kernels(lambda: gradient(narrow))
+    assert extra == 0
+    assert wide.grad.dtype is lz.float32
+    np.testing.assert_array_equal(wide.grad.numpy(), narrow.grad.float().numpy())
+
+
 @pytest.mark.parametrize(
     "make",
     [

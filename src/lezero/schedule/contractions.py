@@ -51,7 +51,8 @@ class Contracted:
         self.first_params: list[int] = []  # of what is computed while an operand is packed
         self.sums = [n for n in group.nodes if n.op.kind == "reduce"]
         self.stored = [root] if self.sums else [n for n in group.nodes if n in stored]
-        plain = self.stored == [root]
+        widened = root.op.name == "conv2d_weight_grad" and self.stored != [root]
+        plain = self.stored == [root] or widened
         tail = None if plain else _Tail(group, grouping, stored, self)
         self.epilogue = None if tail is None else tail.build()
         self.in_place = tail.in_place() if tail and root.op.name == "dot" else ()
@@ -70,9 +71,10 @@ class Contracted:
             self.lda = self.a.column_stride if a_turned else self.a.row_stride
             self.ldb = self.b.column_stride if b_turned else self.b.row_stride
         else:
-            self._convolution(root, dtype, from_planes(root, grouping.orders[now(root.inputs[0])]))
+            planes = from_planes(root, grouping.orders[now(root.inputs[0])])
+            self._convolution(root, dtype, f"{dtype} to f32" if widened else dtype, planes)
         if plain:
-            self.operands[self._result_name()] = root
+            self.operands[self._result_name()] = self.stored[0]
         for n in self.sums:
             self.operands["sum" if squares_of(n) is None else "squares"] = n
 
@@ -97,7 +99,7 @@ class Contracted:
     def _result_name(self) -> str:
         return {"dot": "out", "conv2d": "out", "conv2d_input_grad": "dx", "conv2d_weight_grad": "dw"}[self.root.op.name]
 
-    def _convolution(self, root: Node, dtype: str, planes: bool) -> None:
+    def _convolution(self, root: Node, dtype: str, out_dtype: str, planes: bool) -> None:
         attrs = root.named_attrs()
         (top, bottom), (left, right) = attrs["padding"]
         name = root.op.name
@@ -113,7 +115,7 @@ class Contracted:
             channels, kernel = (x.shape[1], w.shape[1]), root.shape[2:]
         self.spec = ConvSpec(
             tuple(map(int, channels)), tuple(map(int, kernel)), attrs["stride"], (top, left, bottom, right), attrs["dilation"],  # type: ignore[arg-type]
-            attrs["groups"], dtype, dtype, self.epilogue, planar(root), planes, bool(self.sums),
+            attrs["groups"], dtype, out_dtype, self.epilogue, planar(root), planes, bool(self.sums),
             "winograd" not in switched_off(),
         )  # fmt: skip
 

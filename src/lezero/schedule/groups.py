@@ -26,6 +26,7 @@ from lezero.passes.scatters import filling
 from lezero.schedule.index import TRUE, Ix, Mask, Var
 from lezero.schedule.layout import Order, Seen, linear, planar, row_major
 from lezero.schedule.packed import packed, reshaped_from, rounded
+from lezero.schedule.rounding import HALF
 from lezero.schedule.statistics import squares_of, sums_of
 
 MAX_NODES = 64
@@ -481,6 +482,8 @@ class Grouping:
     def _epilogue(self, group: Group, node: Node, read: list[Access], where: str) -> str | None:
         """Whether element-wise work can follow a contraction tile by tile."""
         root = group.nodes[0]
+        if root.op.name == "conv2d_weight_grad" and self._widens(group, node):
+            return None
         if root.op.name not in ("dot", "conv2d"):
             return "gradients of convolutions are stored as they are"
         if any(n.op.kind == "reduce" for n in group.nodes):
@@ -513,6 +516,13 @@ class Grouping:
         if not (self._takes_the_place(group, node, read) or self._wanted_in_memory(node)):
             return "its readers compute it from what is stored anyway"
         return None
+
+    def _widens(self, group: Group, node: Node) -> bool:
+        """Whether a node is nothing but the group's only value in float32: the gradient of a weight that autocast rounded."""
+        (root, *others) = group.nodes
+        cast = node.op.name == "cast" and node.inputs[0] is root and node.dtype.code == "f32"
+        alone = not others and root not in self.outputs and self._readers(root) == {node}
+        return cast and alone and root.dtype.code in HALF and self.orders[node] == self.orders[root]
 
     def _takes_the_place(self, group: Group, node: Node, read: list[Access]) -> bool:
         """Whether what a value is computed from need not be stored if the value is."""

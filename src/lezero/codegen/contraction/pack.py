@@ -32,6 +32,11 @@ def load_as(c: Code, source: str, to: str, lanes: int, pointer: str, mask: str |
 
 def store_as(c: Code, stored: str, lanes: int, value: str, pointer: str, mask: str | None = None) -> None:
     """Store a vector of the compute type as `stored`, rounding to half floats."""
+    if stored.endswith(" to f32"):
+        rounded = stored.removesuffix(" to f32")
+        value = half.decode(
+            c.values, half.round_to(c.values, X(c.values, value, "float", lanes), rounded), rounded
+        ).name
     if stored in ("f16", "bf16"):
         value = half.round_to(c.values, X(c.values, value, "float", lanes), stored).name
     c.vector_store(MEMORY[stored], lanes, value, pointer, mask)

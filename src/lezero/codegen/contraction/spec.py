@@ -93,7 +93,7 @@ class ConvSpec:
     channels : (C, O).
     kernel, stride, dilation : (vertical, horizontal).
     padding : (top, left, bottom, right).
-    dtype, out_dtype, epilogue : as in MatmulSpec; an epilogue's row is the pixel's number n * OH * OW + y * OW + x, its
+    dtype, out_dtype, epilogue : as in MatmulSpec (a weight gradient's `out_dtype` may be "bf16 to f32", rounded and stored as f32); an epilogue's row is the pixel's number n * OH * OW + y * OW + x, its
         column the channel.  If `planar`, its row is the plane's number n * O + o, its column the pixel y * OW + x in
         the plane, its batch n and its channel o.
     planar : for few channels; groups must be 1.

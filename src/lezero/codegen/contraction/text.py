@@ -18,10 +18,12 @@ MEMORY = {
     "f64": "double", "f32": "float", "bf16": "i16", "f16": "i16",
     "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8", "u64": "i64", "u32": "i32", "u16": "i16", "u8": "i8", "bool": "i8",
     "f32 to bf16": "float", "f32 to f16": "float", "f32 rest": "float",
+    "bf16 to f32": "float", "f16 to f32": "float",
 }  # fmt: skip
 """Element type -> the LLVM type it is loaded and stored as (half floats as bits: not every target computes with them).
 
-"f32 to bf16" is what lies in memory as f32 and is rounded when it is loaded, "f32 rest" what rounding it to bf16 leaves."""
+"f32 to bf16" is what lies in memory as f32 and is rounded when it is loaded, "f32 rest" what rounding it to bf16 leaves.  "bf16 to f32"
+is what is rounded to bf16 and stored as f32."""
 
 KERNEL_ARGUMENTS = "ptr %buffers, ptr %params, i64 %task, i64 %tasks, ptr %scratch"
 
