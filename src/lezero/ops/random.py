@@ -60,6 +60,11 @@ def _philox_values(key: tuple[Value, Value], counter: tuple[Value, ...]) -> tupl
     return c0, c1, c2, c3
 
 
+def random_words(number: Value, seed: Value, offset: Value) -> tuple[Value, ...]:
+    """The four words of the element with this number, in loop IR."""
+    return _philox_values(_halves(seed), (*_halves(number), *_halves(offset)))
+
+
 def _check_state(name: str, seed: Any, offset: Any) -> None:
     for word, x in (("seed", seed), ("offset", offset)):
         if x.shape or x.dtype is not int64:
@@ -99,7 +104,7 @@ class philox(Source):
         number = const(0)
         for p, d in zip(i, shape_):
             number = call("add", call("mul", number, as_index(d)), p)
-        return _philox_values(_halves(seed), (*_halves(number), *_halves(offset)))[word]
+        return random_words(number, seed, offset)[word]
 
     def gradient(dy, y, seed, offset, shape, word):
         return None, None
