@@ -6,7 +6,6 @@ probability and each gradient of a score before that.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +22,7 @@ from lezero.codegen.target import TARGETS
 from lezero.graph.dtype import float32
 from lezero.hal import registry
 from lezero.ops.random import uniform
+from lezero.passes import attention as chosen
 from lezero.runtime import run
 from lezero.schedule.attention import BITS
 from test_contractions import NUMPY
@@ -31,6 +31,7 @@ from test_contractions import run as run_plan
 native = pytest.mark.skipif(registry.get_backend() != "cpu", reason="about the backend that generates code")
 TOLERANCE = {"f32": 5e-6, "f64": 1e-14, "bf16": 5e-6, "f16": 5e-6}
 """Of sums, relative to the largest element of each result."""
+LEAST_SCORES = chosen.LEAST_SCORES
 UNIT = {"f32": 0.0, "f64": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
 """What a rounding moves a number by at most, relative to it."""
 RESULTS = ("y", "logarithm", "dq", "dk", "dv")
@@ -202,7 +203,7 @@ def test_scores_beyond_the_range_of_exp():
 @pytest.fixture(autouse=True)
 def however_small(monkeypatch):
     """The kernels are used for few scores, too."""
-    monkeypatch.setattr(sys.modules["lezero.passes.attention"], "LEAST_SCORES", 0)
+    monkeypatch.setattr(chosen, "LEAST_SCORES", 0)
     run._plans.clear()
     yield
     run._plans.clear()
@@ -281,6 +282,14 @@ def test_autocast_takes_the_kernels():
 def test_what_has_no_kernel_is_taken_apart(options):
     step(**options)
     assert not any(name.startswith("attention_blocks") for name in kernels())
+
+
+@native
+@pytest.mark.parametrize("n, taken", [(64, False), (128, True)])
+def test_a_sentence_takes_the_kernels_and_a_phrase_does_not(monkeypatch, n, taken):
+    monkeypatch.setattr(chosen, "LEAST_SCORES", LEAST_SCORES)
+    step(n)
+    assert ("attention_blocks" in kernels()) == taken
 
 
 @native
