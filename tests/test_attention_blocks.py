@@ -214,6 +214,7 @@ def however_small(monkeypatch):
 
 def step(n=20, features=8, heads=2, key_heads=None, mask=None, read_first=False, dtype=lz.float32, **options):
     """Gradients of a layer that splits what a product gives into heads, as BERT's do."""
+    lz.manual_seed(0)
     r = np.random.default_rng(0)
     counts = heads, key_heads or heads, key_heads or heads
     x = lz.tensor(r.normal(size=(2, n, 16)).astype(np.float32)).to(dtype)
@@ -301,19 +302,21 @@ def test_long_heads_are_taken_apart():
 
 
 @native
-def test_left_out_by_name(monkeypatch):
-    taken = step()
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_left_out_by_name(monkeypatch, p):
+    taken = step(dropout_p=p)
     monkeypatch.setenv("LEZERO_PASSES", "-attention")
-    apart = step()
+    apart = step(dropout_p=p)
     assert not any(name.startswith("attention_blocks") for name in kernels())
     for a, b in zip(taken, apart, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
 @native
-def test_a_loss_that_is_read_first_gives_the_same_gradients():
-    whole = step()
-    for a, b in zip(step(read_first=True), whole, strict=True):
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_a_loss_that_is_read_first_gives_the_same_gradients(p):
+    whole = step(dropout_p=p)
+    for a, b in zip(step(read_first=True, dropout_p=p), whole, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
     assert "attention_blocks_grad" in kernels()
 
