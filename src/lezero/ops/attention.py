@@ -57,7 +57,7 @@ class attention(Composite):
     keeps = ("q", "k", "v", "more", "y")
 
     def infer(q, k, v, *more, is_causal, scale, blocks, p):
-        _, mask = _random_and_mask(more, p)
+        _, mask = random_and_mask(more, p)
         need_floating("attention", q, k, v)
         fits = (
             len(q.shape) == len(k.shape) == len(v.shape) >= 2
@@ -83,15 +83,15 @@ class attention(Composite):
         return (*q.shape[:-1], v.shape[-1]), q.dtype
 
     def reference(q, k, v, *more, is_causal, scale, blocks, p):
-        random, mask = _random_and_mask(more, p)
+        random, mask = random_and_mask(more, p)
         q, k, v = wide(q), wide(k), wide(v)
         if q.ndim > 2 and q.shape[-3] != k.shape[-3]:
             k, v = (np.repeat(x, q.shape[-3] // x.shape[-3], -3) for x in (k, v))
         weights = _numpy_probabilities(q, k, mask, is_causal, scale)
-        return weights * _numpy_kept(weights, random, p) @ v
+        return weights * numpy_kept(weights, random, p) @ v
 
     def decompose(q, k, v, *more, is_causal, scale, blocks, p):
-        random, mask = _random_and_mask(more, p)
+        random, mask = random_and_mask(more, p)
         k, v = _for_heads(q, k), _for_heads(q, v)
 
         def one(part, _, weights):
@@ -100,7 +100,7 @@ class attention(Composite):
         return _joined([one(*x) for x in _each(q, k, mask, is_causal, scale, blocks)])
 
     def gradient(dy, y, q, k, v, *more, p, **attrs):
-        random, mask = _random_and_mask(more, p)
+        random, mask = random_and_mask(more, p)
         given = (dy, y, q, k, v, *more)
         grads = [attention_grad(*given, wrt=name, p=p, **attrs) for name in ("q", "k", "v")]
         grads += [None] * len(random)
@@ -130,14 +130,14 @@ class attention_grad(Composite):
         return tuple(x.shape), x.dtype
 
     def reference(dy, y, q, k, v, *more, wrt, is_causal, scale, blocks, p):
-        random, mask = _random_and_mask(more, p)
+        random, mask = random_and_mask(more, p)
         dy, q, k, v = wide(dy), wide(q), wide(k), wide(v)
         heads = None
         if q.ndim > 2 and q.shape[-3] != k.shape[-3]:
             heads = q.shape[-3] // k.shape[-3]
             k, v = np.repeat(k, heads, -3), np.repeat(v, heads, -3)
         weights = _numpy_probabilities(q, k, mask, is_causal, scale)
-        kept = _numpy_kept(weights, random, p)
+        kept = numpy_kept(weights, random, p)
         dw = dy @ np.swapaxes(v, -1, -2) * kept
         ds = weights * (dw - (dw * weights).sum(-1, keepdims=True))
         if wrt == "mask":
@@ -150,7 +150,7 @@ class attention_grad(Composite):
         return dx.reshape(*dx.shape[:-3], -1, heads, *dx.shape[-2:]).sum(-3)
 
     def decompose(dy, y, q, k, v, *more, wrt, is_causal, scale, blocks, p):
-        random, mask = _random_and_mask(more, p)
+        random, mask = random_and_mask(more, p)
         wide_k, wide_v = _for_heads(q, k), _for_heads(q, v)
 
         def one(part, q_, weights):
@@ -191,7 +191,7 @@ def _each(q, k, mask, is_causal, scale, blocks, after=None):
         yield part, rows, weights
 
 
-def _random_and_mask(more, p):
+def random_and_mask(more, p):
     """The state of the random numbers, if there is dropout, and the mask or None."""
     count = 2 if p else 0
     return more[:count], more[count] if len(more) > count else None
@@ -205,7 +205,7 @@ def _dropped(x, part, q, k, random, p):
     return where(part.of(drawn) >= p, x * dropout_scale(p), 0)
 
 
-def _numpy_kept(weights, random, p):
+def numpy_kept(weights, random, p):
     """What dropout multiplies by."""
     if not random:
         return 1

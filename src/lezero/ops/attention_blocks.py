@@ -9,8 +9,9 @@ from math import sqrt
 
 import numpy as np
 
+from lezero.ops.attention import numpy_kept, random_and_mask
 from lezero.ops.base import Contraction, op
-from lezero.ops.rules import wide
+from lezero.ops.rules import wide, wide_dtype
 
 
 @op("attention_blocks")
@@ -22,24 +23,31 @@ class attention_blocks(Contraction):
     q : (batch, heads, queries, features); floating dtype
     k : (batch, heads, keys, features)
     v : (batch, heads, keys, values)
-    mask : optional; 4-d, extents as the scores' or 1 but for the keys
+    more : with dropout the state of the random numbers, two int64 of shape (1,); then the mask, if there is one: 4-d, extents as
+        the scores' or 1 but for the keys
     gives : {"y", "logarithm"}
-    is_causal, scale : as in :data:`attention`
+    is_causal, scale, p : as in :data:`attention`
 
     Returns
     -------
-    y (batch, queries, heads, values), logarithm (batch, heads, queries): infinity for a query that sees no key.
+    y (batch, queries, heads, values), logarithm (batch, heads, queries): infinity for a query that sees no key.  The logarithm of
+    half precision is float32.
     """
 
-    attrs = {"gives": "y", "is_causal": False, "scale": None}
+    attrs = {"gives": "y", "is_causal": False, "scale": None, "p": 0.0}
 
-    def infer(q, k, v, *mask, gives, is_causal, scale):
+    def infer(q, k, v, *more, gives, is_causal, scale, p):
         batch, heads, queries, _ = q.shape
-        return ((batch, queries, heads, v.shape[-1]) if gives == "y" else (batch, heads, queries)), q.dtype
+        if gives == "y":
+            return (batch, queries, heads, v.shape[-1]), q.dtype
+        return (batch, heads, queries), wide_dtype(q.dtype)
 
-    def reference(q, k, v, *mask, gives, is_causal, scale):
+    def reference(q, k, v, *more, gives, is_causal, scale, p):
+        random, mask = random_and_mask(more, p)
         weights, logarithms = _probabilities(q, k, mask, is_causal, scale)
-        return np.swapaxes(weights @ wide(v), 1, 2) if gives == "y" else logarithms[..., 0]
+        if gives == "logarithm":
+            return logarithms[..., 0]
+        return np.swapaxes(weights * _kept(weights, random, p) @ wide(v), 1, 2)
 
 
 @op("attention_blocks_grad")
@@ -50,7 +58,7 @@ class attention_blocks_grad(Contraction):
     ----------
     dy : (batch, heads, queries, values)
     y, logarithm : what :data:`attention_blocks` gave
-    q, k, v, mask, is_causal, scale : what it was given
+    q, k, v, more, is_causal, scale, p : what it was given
     gives : {"dq", "dk", "dv"}
 
     Returns
@@ -58,18 +66,20 @@ class attention_blocks_grad(Contraction):
     (batch, queries or keys, heads, features or values)
     """
 
-    attrs = {"gives": "dq", "is_causal": False, "scale": None}
+    attrs = {"gives": "dq", "is_causal": False, "scale": None, "p": 0.0}
 
-    def infer(dy, y, logarithm, q, k, v, *mask, gives, is_causal, scale):
+    def infer(dy, y, logarithm, q, k, v, *more, gives, is_causal, scale, p):
         batch, heads, rows, columns = {"dq": q, "dk": k, "dv": v}[gives].shape
         return (batch, rows, heads, columns), q.dtype
 
-    def reference(dy, y, logarithm, q, k, v, *mask, gives, is_causal, scale):
+    def reference(dy, y, logarithm, q, k, v, *more, gives, is_causal, scale, p):
+        random, mask = random_and_mask(more, p)
         weights, _ = _probabilities(q, k, mask, is_causal, scale)
+        kept = _kept(weights, random, p)
         dy, q, k, v = wide(dy), wide(q), wide(k), wide(v)
         if gives == "dv":
-            return np.swapaxes(_turned(weights) @ dy, 1, 2)
-        dw = dy @ _turned(v)
+            return np.swapaxes(_turned(weights * kept) @ dy, 1, 2)
+        dw = dy @ _turned(v) * kept
         ds = weights * (dw - (dw * weights).sum(-1, keepdims=True)) * _scale(q, scale)
         return np.swapaxes(ds @ k if gives == "dq" else _turned(ds) @ q, 1, 2)
 
@@ -79,7 +89,11 @@ def _turned(x):
 
 
 def _scale(q, scale):
-    return q.dtype.type(1 / sqrt(q.shape[-1]) if scale is None else scale)
+    return wide(q).dtype.type(1 / sqrt(q.shape[-1]) if scale is None else scale)
+
+
+def _kept(weights, random, p):
+    return numpy_kept(weights, [x[0] for x in random], p)
 
 
 def _probabilities(q, k, mask, is_causal, scale):
@@ -87,8 +101,8 @@ def _probabilities(q, k, mask, is_causal, scale):
     scores = q @ _turned(k) * _scale(q, scale)
     if is_causal:
         scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
-    for m in mask:
-        scores = np.where(m, scores, -np.inf) if m.dtype == bool else scores + wide(m)
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + wide(mask)
     top = scores.max(-1, keepdims=True)
     top = np.where(top == -np.inf, 0, top)
     e = np.exp(scores - top)

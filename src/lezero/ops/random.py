@@ -41,23 +41,37 @@ def philox_words(key: tuple[int, int], counter: tuple[np.ndarray, ...]) -> tuple
 
 
 def _halves(x: Value) -> tuple[Value, Value]:
-    """The low and the high 32 bits of an i64."""
+    """The low 32 bits of an i64, and the high ones, each as those of a u64."""
     x = cast(x, "u64")
-    return cast(x, "u32"), cast(call("shr", x, const(32, "u64")), "u32")
+    return x, _high(x)
+
+
+def _high(x: Value) -> Value:
+    return call("shr", x, const(32, "u64"))
 
 
 def _philox_values(key: tuple[Value, Value], counter: tuple[Value, ...]) -> tuple[Value, ...]:
-    """``philox_words`` in loop IR (u32 Values)."""
+    """``philox_words`` in loop IR: u32 Values of u64 ones.
+
+    In between words are u64 of which only the low half counts: vector units multiply the low halves of 64-bit lanes, and words
+    that are never narrowed take half of the instructions.
+    """
     k0, k1 = key
     c0, c1, c2, c3 = counter
     for _ in range(ROUNDS):
-        (low_p, high_p), (low_q, high_q) = (
-            _halves(call("mul", cast(c, "u64"), const(m, "u64"))) for c, m in zip((c0, c2), MULTIPLIERS)
+        p, q = (
+            call("mul", call("and", c, const(0xFFFFFFFF, "u64")), const(m, "u64"))
+            for c, m in zip((c0, c2), MULTIPLIERS)
         )
-        c0, c1 = call("xor", call("xor", high_q, c1), k0), low_q
-        c2, c3 = call("xor", call("xor", high_p, c3), k1), low_p
-        k0, k1 = (call("add", k, const(w, "u32")) for k, w in zip((k0, k1), WEYL))
-    return c0, c1, c2, c3
+        c0, c1 = call("xor", call("xor", _high(q), c1), k0), q
+        c2, c3 = call("xor", call("xor", _high(p), c3), k1), p
+        k0, k1 = (call("add", k, const(w, "u64")) for k, w in zip((k0, k1), WEYL))
+    return tuple(cast(c, "u32") for c in (c0, c1, c2, c3))
+
+
+def random_words(number: Value, seed: Value, offset: Value) -> tuple[Value, ...]:
+    """The four words of the element with this number, in loop IR."""
+    return _philox_values(_halves(seed), (*_halves(number), *_halves(offset)))
 
 
 def _check_state(name: str, seed: Any, offset: Any) -> None:
@@ -99,7 +113,7 @@ class philox(Source):
         number = const(0)
         for p, d in zip(i, shape_):
             number = call("add", call("mul", number, as_index(d)), p)
-        return _philox_values(_halves(seed), (*_halves(number), *_halves(offset)))[word]
+        return random_words(number, seed, offset)[word]
 
     def gradient(dy, y, seed, offset, shape, word):
         return None, None

@@ -6,13 +6,14 @@ from typing import Any
 
 from lezero.graph.dim import same
 from lezero.graph.node import Graph, Node, with_inputs
+from lezero.ops.attention import random_and_mask
 from lezero.ops.base import REGISTRY
 from lezero.ops.expr import Expr
+from lezero.ops.rules import wide_dtype
 
-KERNEL_DTYPES = frozenset(("f32", "f64"))
-LEAST_SCORES = 1 << 16
-"""Scores of a head from which on the kernels are used.  At 1,024 queries and keys of 64 features they take 0.55 of the time of
-products and softmax in parts; at 128 about the same, which has yet to be measured on a quiet machine."""
+LEAST_SCORES = 1 << 13
+"""Scores of a head from which on the kernels are used.  With gradients, 12 heads of 64 features in float32, they take 0.6 of the
+time of products and softmax in parts at 512 queries and keys, 0.9 to 0.97 at 128, and 0.92 at 64, where forward alone takes 1.1."""
 MOST_PRODUCTS = 1 << 31
 """Products of a head's gradient at most: a task takes whole heads, and must not be long."""
 
@@ -32,10 +33,17 @@ def attention(graph: Graph) -> Graph:
         return Expr(made[key])
 
     def four(node: Node) -> Expr:
-        """With all four dimensions; the same node whoever asks."""
-        key = node, "four"
+        """With all four dimensions."""
+        return shaped(node, (1,) * (4 - node.ndim) + tuple(node.shape))
+
+    def line(node: Node) -> Expr:
+        return shaped(node, (1,))
+
+    def shaped(node: Node, shape: tuple[int, ...]) -> Expr:
+        """The same node whoever asks."""
+        key = node, shape
         if key not in made:
-            made[key] = _to(Expr(node), (1,) * (4 - node.ndim) + tuple(node.shape)).node
+            made[key] = _to(Expr(node), shape).node
         return Expr(made[key])
 
     def change(node: Node, inputs: tuple[Node, ...]) -> Node:
@@ -44,12 +52,13 @@ def attention(graph: Graph) -> Graph:
         if first is None:
             return node
         attrs = node.named_attrs()
-        q, k, v, *mask = node.inputs[first:]
+        q, k, v, *more = node.inputs[first:]
+        random, mask = random_and_mask(more, attrs["p"])
         wrt = attrs.get("wrt")
-        if attrs["p"] or wrt == "mask" or not _taken(q, k, v, mask):
+        if wrt == "mask" or not _taken(q, k, v, mask):
             return node
-        operands = [four(x) for x in (q, k, v, *mask)]
-        what = {name: attrs[name] for name in ("is_causal", "scale")}
+        operands = [*map(four, (q, k, v)), *map(line, random), *([] if mask is None else [four(mask)])]
+        what = {name: attrs[name] for name in ("is_causal", "scale", "p")}
         y = once("attention_blocks", operands, {"gives": "y", **what}, node)
         if wrt is None:
             return _as(y, node)
@@ -60,9 +69,9 @@ def attention(graph: Graph) -> Graph:
     return graph.rebuild(change)
 
 
-def _taken(q: Node, k: Node, v: Node, mask: list[Node]) -> bool:
+def _taken(q: Node, k: Node, v: Node, mask: Node | None) -> bool:
     """Whether there is a kernel: for heads that have keys of their own and masks with a number for each key."""
-    if not 2 <= q.ndim <= 4 or q.dtype.code not in KERNEL_DTYPES or any(x.dtype is not q.dtype for x in (k, v)):
+    if not 2 <= q.ndim <= 4 or any(x.dtype is not q.dtype for x in (k, v)):
         return False
     if int(q.shape[-2]) * int(k.shape[-2]) <= LEAST_SCORES:
         return False
@@ -72,8 +81,10 @@ def _taken(q: Node, k: Node, v: Node, mask: list[Node]) -> bool:
         same(d, 0) for x in (q, k, v) for d in x.shape
     ):
         return False
-    return all(
-        m.ndim >= 1 and same(m.shape[-1], k.shape[-2]) and (m.dtype.kind == "b" or m.dtype is q.dtype) for m in mask
+    return mask is None or (
+        mask.ndim >= 1
+        and same(mask.shape[-1], k.shape[-2])
+        and (mask.dtype.kind == "b" or mask.dtype in (q.dtype, wide_dtype(q.dtype)))
     )
 
 

@@ -143,6 +143,10 @@ class Emitter:
             memory = MEMORY[stored]
             self.c.vector_store(memory, self.lanes, result.name, self.c.gep(pointer, place.index, memory), place.mask)
 
+    def value(self, value: Value, place: Place) -> X:
+        """A vector of an expression without ``acc``."""
+        return self._vector(value, None, place, {})
+
     def _vector(self, value: Value, total: X | None, place: Place, done: dict[Value, X]) -> X:
         if value not in done:
             done[value] = self._compute(value, total, place, done)
@@ -241,7 +245,7 @@ def elements(
     if prologue is None:
         return None
     emitter = Emitter(c, Epilogue((), prologue.operands), lanes, first_buffer, first_param)
-    return lambda row, col, mask: emitter._vector(prologue.value, None, Place(row, col, 0, 0, mask), {}).name
+    return lambda row, col, mask: emitter.value(prologue.value, Place(row, col, 0, 0, mask)).name
 
 
 def column_step(index: Value) -> int | None:
