@@ -404,7 +404,7 @@ def test_a_knob_with_a_value_it_cannot_have_is_one_line(name, value, command, tm
     environment = {"LEZERO_CACHE_DIR": str(tmp_path / "kernels"), name: value}  # empty, so that helpers are wanted
     said = one_line(lezero(command, **environment))
     assert f"{name}={value!r}" in said
-    assert re.search("expected|installed: cpu, numpy|it can be one of generic|not one of -attention", said)
+    assert re.search("expected|installed: cpu, numpy|it can be one of generic|not one of -add_into", said)
 
 
 @pytest.mark.parametrize("value", ["", " CPU ", "numpy"])
