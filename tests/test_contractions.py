@@ -123,6 +123,15 @@ def test_a_matrix_times_a_vector(target, dtype, trans_a, trans_b, left):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("left", [False, True])
+def test_nothing_is_written_behind_the_result_of_a_matrix_times_a_vector(target, dtype, left):
+    m, n, k = (1, 7, 20_000) if left else (7, 1, 20_000)
+    a, b, out = np.ones((m, k), NUMPY[dtype]), np.ones((k, n), NUMPY[dtype]), np.full(16, 3, NUMPY[dtype])
+    run(plan_matmul(MatmulSpec(dtype, dtype), 1, m, n, k, 1, target), {"a": a, "b": b, "out": out}, target, 1)
+    np.testing.assert_array_equal(out.astype(np.float64), [NUMPY[dtype](k)] * 7 + [3] * 9)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
 @pytest.mark.parametrize("trans", [False, True])
 def test_half_floats_accumulate_in_f32(target, dtype, trans):
     rng = np.random.default_rng(1)

@@ -25,6 +25,7 @@ CASES = {  # in, out, kernel, stride, padding (top, left, bottom, right), vertic
     "one element more than a register": (11, 16, (1, 3), (1, 1), (0, 1, 0, 1), 1, 1, 3, 5),
     "padding alone": (3, 16, (3, 3), (4, 4), (5, 4, 4, 5), 1, 1, 2, 2),
     "more taps than a block has": (15, 24, (7, 5), (1, 1), (3, 2, 3, 2), 1, 1, 7, 9),
+    "rows that nearly fill their lines": (14, 16, (3, 3), (1, 1), (0, 0, 0, 0), 1, 1, 5, 6),
     "several blocks": (3, 32, (3, 3), (2, 2), (1, 1, 1, 1), 1, 3, 37, 39),
 }
 

@@ -91,7 +91,8 @@ def emit(spec: MatmulSpec, left: bool, target: Target) -> str:
                 here = c.add(begin, j)
                 total = c.splat(c.load(to, c.gep(y, j, to)), to, lanes)
                 index = c.add(start, c.mul(here, p["ldc"]))
-                epilogue.run(total, to, Place(here, 0, batch, index, c.mask(1, lanes)))
+                # n is 1, which LLVM must not know: of a rounded element that it knows to be alone it stores four bytes.
+                epilogue.run(total, to, Place(here, 0, batch, index, c.mask(p["n"], lanes)))
 
             c.loop(0, count, row)
 

@@ -11,7 +11,7 @@ Pairing waits for memory, and products do not, so what is paired next is fetched
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from lezero.codegen.contraction import unfolded
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_sum_tiles
@@ -270,7 +270,11 @@ def emit(tile: Tile, target: Target) -> str:
                     low, high = (c.vector_load("i16", 32, c.gep(x, r, "i16"), mask) for x in pointers)
                     for first in (0, LINE):
                         here = c.gep(out, c.add(r, first), to)
-                        c.vector_store(to, LINE, interleave(c, 32, low, high, first, LINE), here)
+                        store = partial(c.vector_store, to, LINE, interleave(c, 32, low, high, first, LINE), here)
+                        if mask is None or not first:
+                            store()
+                        else:  # a line at most is written behind a segment: after the last one comes the next pair
+                            c.when(c.less(c.add(r, first), wanted), store)
 
                 c.loop(0, whole, lambda r: line(r, None), step=32)
                 c.when(c.less(whole, wanted), lambda: line(whole, mask))
