@@ -314,6 +314,41 @@ def test_multihead_attention(batch_first, kdim, vdim, masked):
             close(a.grad, b.grad, 1e-10)
 
 
+MASKS = {  # name, shape, dtype, batch_first: of 6 positions, 8 of them a batch, and 4 heads
+    "another length": ("attn_mask", (4, 4), "bool", True, r"\(6, 6\) or \(32, 6, 6\) is needed.* got bool\(4, 4\)$"),
+    "a mask a sample": ("attn_mask", (8, 6, 6), "float32", True, r"batch \* heads.* got float32\(8, 6, 6\)$"),
+    "integers": ("attn_mask", (6, 6), "int64", True, r"is bool .* or floating .*int64\(6, 6\); convert it with \.bool\(\)$"),
+    "integer paddings": ("key_padding_mask", (8, 6), "int64", True, r"is bool .*\(8, 6\).*int64.*\.bool\(\)$"),
+    "one row": ("key_padding_mask", (6,), "bool", True, r"\(8, 6\) is needed, which is \(batch, keys\).* got bool\(6,\)$"),
+    "batch_first forgotten": ("key_padding_mask", (6, 8), "bool", True, r"got bool\(6, 8\); .*\(batch, length, f.*batch_first=False$"),
+    "batch_first needed": ("key_padding_mask", (8, 6), "bool", False, r"got bool\(8, 6\); .*\(length, batch, f.*batch_first=True$"),
+    "square, batch_first needed": ("attn_mask", (6, 6), "bool", False, r"\(8, 8\) or .*; .*batch_first=True$"),
+    "a mask a head, batch_first needed": ("attn_mask", (32, 6, 6), "bool", False, r"\(24, 8, 8\) .*; .*batch_first=True$"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MASKS)
+def test_masks_of_attention_that_do_not_fit_are_named(case):
+    name, shape, dtype, batch_first, message = MASKS[case]
+    x, mask = lz.zeros(8, 6, 32), lz.zeros(*shape, dtype=dtype)
+    error = TypeError if dtype == "int64" else ValueError
+    with pytest.raises(error, match=f"(?m)^MultiheadAttention: {name} .*{message}"):
+        nn.MultiheadAttention(32, 4, batch_first=batch_first)(x, x, x, **{name: mask})
+    name = {"attn_mask": "src_mask", "key_padding_mask": "src_key_padding_mask"}[name]
+    with pytest.raises(error, match=f"(?m)^TransformerEncoderLayer: {name} .*{message}"):
+        nn.TransformerEncoderLayer(32, 4, 64, batch_first=batch_first)(x, **{name: mask})
+
+
+def test_masks_of_attention_without_a_batch():
+    ours, theirs = twin("MultiheadAttention", 8, 2)
+    x, mask, padding = normal(5, 8), normal(2, 5, 5), np.array([False] * 4 + [True])
+    y = ours(*[tensor(x)] * 3, key_padding_mask=tensor(padding), attn_mask=tensor(mask))[0]
+    added = torch.zeros(5, dtype=torch.float64).masked_fill(torch.tensor(padding), -torch.inf)
+    close(y, theirs(*[torch.tensor(x)] * 3, key_padding_mask=added, attn_mask=torch.tensor(mask))[0])
+    with pytest.raises(ValueError, match=r"key_padding_mask of shape \(5,\) is needed, which is \(keys,\)"):
+        ours(*[tensor(x)] * 3, key_padding_mask=tensor(padding[None]))
+
+
 def test_multihead_self_attention_is_one_product_and_takes_no_batch():
     ours, theirs = twin("MultiheadAttention", 8, 4)
     x = normal(5, 8)
