@@ -314,6 +314,59 @@ def test_multihead_attention(batch_first, kdim, vdim, masked):
             close(a.grad, b.grad, 1e-10)
 
 
+IN_PLACE = {
+    "relu": ("ReLU", ()), "relu6": ("ReLU6", ()), "leaky_relu": ("LeakyReLU", (0.1,)), "elu": ("ELU", (0.5,)), "selu": ("SELU", ()),
+    "celu": ("CELU", (0.5,)), "silu": ("SiLU", ()), "mish": ("Mish", ()), "threshold": ("Threshold", (0.1, 2.0)),
+    "hardtanh": ("Hardtanh", (-0.5, 0.5)), "hardsigmoid": ("Hardsigmoid", ()), "hardswish": ("Hardswish", ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_an_activation_in_place_writes_its_input(name):
+    layer, arguments = IN_PLACE[name]
+    array = normal(3, 4)
+
+    def run(package, f):
+        leaf = package.tensor(array, requires_grad=True)
+        x = leaf * 1
+        row = x[1]
+        y = f(x)
+        assert y is x
+        (row * row).sum().backward()
+        with pytest.raises(RuntimeError, match="in-place operation"):
+            f(leaf)
+        return y.detach().numpy(), leaf.grad.numpy()
+
+    for ours, theirs in [
+        (
+            lambda x: getattr(F, name)(x, *arguments, inplace=True),
+            lambda x: getattr(torch.nn.functional, name)(x, *arguments, inplace=True),
+        ),
+        (getattr(nn, layer)(*arguments, inplace=True), getattr(torch.nn, layer)(*arguments, inplace=True)),
+        (getattr(nn, layer)(*arguments, True), getattr(torch.nn, layer)(*arguments, True)),
+    ]:
+        for a, b in zip(run(lz, ours), run(torch, theirs)):
+            np.testing.assert_allclose(a, b, rtol=1e-7)  # PyTorch's sixth of hardsigmoid is a float32
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout])
+def test_dropout_in_place_writes_its_input(layer):
+    x = lz.ones(2, 30, 4, *[4] * (layer is nn.Dropout2d))
+    drop = layer(0.5, inplace=True)
+    y = drop(x)
+    assert y is x and "inplace=True" in repr(drop)
+    assert len(set(x.flatten().tolist())) == 2
+    x = lz.ones(2, 30, 4, *[4] * (layer is nn.Dropout2d))
+    layer(0.5)(x)
+    assert set(x.flatten().tolist()) == {1.0}
+
+
+def test_an_activation_that_is_never_in_place_does_not_take_it():
+    for make in (lambda: nn.Sigmoid(inplace=True), lambda: nn.GELU(inplace=True)):
+        with pytest.raises(TypeError, match="inplace"):
+            make()
+
+
 MASKS = {  # name, shape, dtype, batch_first: of 6 positions, 8 of them a batch, and 4 heads
     "another length": ("attn_mask", (4, 4), "bool", True, r"\(6, 6\) or \(32, 6, 6\) is needed.* got bool\(4, 4\)$"),
     "a mask a sample": ("attn_mask", (8, 6, 6), "float32", True, r"batch \* heads.* got float32\(8, 6, 6\)$"),

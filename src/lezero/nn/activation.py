@@ -1,7 +1,8 @@
-"""Activation layers.  ``inplace=True`` is accepted and changes nothing: fusion saves the memory without it."""
+"""Activation layers.  ``inplace=True`` writes the result to the input and returns it; fusion saves the memory without it."""
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 from lezero.misspelt import unexpected
@@ -16,25 +17,30 @@ class _Activation(Module):
 
     arguments: dict[str, Any] = {}
     function: Any
+    may_be_in_place = False
 
     def __init__(self, *values: Any, inplace: bool = False, **named: Any):
         super().__init__()
         name, accepted = type(self).__name__, list(self.arguments)
-        if len(values) == len(accepted) + 1 and isinstance(values[-1], bool):
-            values = values[:-1]  # inplace, by position
+        if self.may_be_in_place and len(values) == len(accepted) + 1 and isinstance(values[-1], bool):
+            values, inplace = values[:-1], values[-1]  # by position
+        if inplace and not self.may_be_in_place:
+            raise unexpected(type(self), "inplace", accepted)
         for unknown in named.keys() - self.arguments.keys():
-            raise unexpected(type(self), unknown, [*accepted, "inplace"])
+            raise unexpected(type(self), unknown, [*accepted, "inplace"] if self.may_be_in_place else accepted)
         if len(values) > len(accepted) or named.keys() & set(accepted[: len(values)]):
             raise TypeError(f"{name}: takes {', '.join(accepted) or 'no arguments'}; got {values} and {named}")
         given = {**self.arguments, **dict(zip(accepted, values)), **named}
         self.__dict__.update(given)
+        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        own = self.__dict__
-        return type(self).function(x, *(own[k] for k in self.arguments))
+        values = [self.__dict__[k] for k in self.arguments]
+        return type(self).function(x, *values, inplace=True) if self.inplace else type(self).function(x, *values)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{k}={self.__dict__[k]}" for k in self.arguments)
+        shown = [f"{k}={self.__dict__[k]}" for k in self.arguments]
+        return ", ".join([*shown, "inplace=True"] if self.inplace else shown)
 
 
 class ReLU(Module):
@@ -42,9 +48,13 @@ class ReLU(Module):
 
     def __init__(self, inplace: bool = False):
         super().__init__()
+        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x)
+        return F.relu(x, self.inplace)
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
 
 
 def _layer(name: str, function: Any, **arguments: Any) -> Any:
@@ -54,6 +64,7 @@ def _layer(name: str, function: Any, **arguments: Any) -> Any:
         "__module__": __name__,
         "arguments": arguments,
         "function": staticmethod(function),
+        "may_be_in_place": "inplace" in signature(function).parameters,
     }
     return type(name, (_Activation,), body)
 
