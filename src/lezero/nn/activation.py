@@ -7,6 +7,7 @@ from typing import Any
 
 from lezero.misspelt import unexpected
 from lezero.nn import functional as F
+from lezero.nn.functional.activation import check_form
 from lezero.nn.module import Module
 from lezero.nn.parameter import Parameter, new_buffer
 from lezero.tensor import Tensor
@@ -74,7 +75,6 @@ LeakyReLU = _layer("LeakyReLU", F.leaky_relu, negative_slope=0.01)
 ELU = _layer("ELU", F.elu, alpha=1.0)
 SELU = _layer("SELU", F.selu)
 CELU = _layer("CELU", F.celu, alpha=1.0)
-GELU = _layer("GELU", F.gelu, approximate="none")
 SiLU = _layer("SiLU", F.silu)
 Mish = _layer("Mish", F.mish)
 Sigmoid = _layer("Sigmoid", F.sigmoid)
@@ -93,6 +93,17 @@ GLU = _layer("GLU", F.glu, dim=-1)
 Softmax = _layer("Softmax", F.softmax, dim=None)
 LogSoftmax = _layer("LogSoftmax", F.log_softmax, dim=None)
 Softmin = _layer("Softmin", F.softmin, dim=None)
+
+
+class GELU(_Activation):
+    __doc__ = F.gelu.__doc__
+    arguments = {"approximate": "none"}
+    function = staticmethod(F.gelu)
+    approximate: str
+
+    def __init__(self, *values: Any, **named: Any):
+        super().__init__(*values, **named)
+        check_form(self.approximate)  # refused here rather than at the first call
 
 
 class PReLU(Module):

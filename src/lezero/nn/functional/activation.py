@@ -57,7 +57,13 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x · Φ(x) (Hendrycks & Gimpel 2016); approximate="tanh" is the form GPT-2 was trained with."""
+    check_form(approximate)
     return record(act.gelu, (input,), (approximate,))
+
+
+def check_form(approximate: str) -> None:
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"gelu: approximate is 'none' or 'tanh', got {approximate!r}")
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
