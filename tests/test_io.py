@@ -226,6 +226,19 @@ def test_missing_files_folders_and_other_files_are_told_apart(path, tmp_path):
         io.load(path)
 
 
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_arguments_of_pytorchs_load_are_taken(path, weights_only, tmp_path):
+    io.save({"a": tensor([1.0, 2.0])}, path)
+    for place in (None, "cpu"):
+        assert io.load(path, map_location=place, weights_only=weights_only)["a"].tolist() == [1.0, 2.0]
+    with pytest.raises(ValueError, match=r"load: map_location is 'cpu', .*got 'cuda'; move them with \.to\(device\)"):
+        io.load(path, "cuda")
+    foreign = tmp_path / "state.pth"
+    torch = pytest.importorskip("torch")
+    torch.save({"a": torch.ones(2)}, foreign)
+    assert io.load_pth(foreign, map_location="cpu", weights_only=weights_only)["a"].tolist() == [1.0, 1.0]
+
+
 def test_every_truncation_and_every_changed_byte_is_refused(path):
     io.save({"x": tensor(np.arange(5, dtype=np.float32)), "y": [1, (2, "three")]}, path)
     sound = path.read_bytes()

@@ -87,6 +87,21 @@ def test_what_has_another_name_here_is_pointed_to(name):
         getattr(lz, name)
 
 
+def test_a_tensor_as_a_tensor_is_itself_and_keeps_its_gradient():
+    for package in (lz, torch):
+        x = package.tensor([1.0, 2.0], requires_grad=True)
+        y = x * x
+        assert package.as_tensor(x) is x and package.asarray(x) is x
+        assert package.as_tensor(y, dtype=package.float32, device="cpu") is y
+        wide = package.as_tensor(y, dtype=package.float64)
+        assert wide.dtype == package.float64
+        wide.sum().backward()
+        np.testing.assert_array_equal(x.grad.numpy(), [2, 4])
+        assert package.as_tensor([1, 2], dtype=package.float32).tolist() == [1.0, 2.0]
+    with pytest.raises(ValueError, match="no device 'cuda'"):
+        lz.as_tensor(lz.ones(2), device="cuda")
+
+
 def test_an_optimizer_of_a_module_asks_for_its_parameters():
     with pytest.raises(TypeError, match=r"Adam: .* got a Linear; pass model\.parameters\(\)"):
         optim.Adam(nn.Linear(2, 2))

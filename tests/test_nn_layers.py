@@ -314,6 +314,94 @@ def test_multihead_attention(batch_first, kdim, vdim, masked):
             close(a.grad, b.grad, 1e-10)
 
 
+IN_PLACE = {
+    "relu": ("ReLU", ()), "relu6": ("ReLU6", ()), "leaky_relu": ("LeakyReLU", (0.1,)), "elu": ("ELU", (0.5,)), "selu": ("SELU", ()),
+    "celu": ("CELU", (0.5,)), "silu": ("SiLU", ()), "mish": ("Mish", ()), "threshold": ("Threshold", (0.1, 2.0)),
+    "hardtanh": ("Hardtanh", (-0.5, 0.5)), "hardsigmoid": ("Hardsigmoid", ()), "hardswish": ("Hardswish", ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_an_activation_in_place_writes_its_input(name):
+    layer, arguments = IN_PLACE[name]
+    array = normal(3, 4)
+
+    def run(package, f):
+        leaf = package.tensor(array, requires_grad=True)
+        x = leaf * 1
+        row = x[1]
+        y = f(x)
+        assert y is x
+        (row * row).sum().backward()
+        with pytest.raises(RuntimeError, match="in-place operation"):
+            f(leaf)
+        return y.detach().numpy(), leaf.grad.numpy()
+
+    for ours, theirs in [
+        (
+            lambda x: getattr(F, name)(x, *arguments, inplace=True),
+            lambda x: getattr(torch.nn.functional, name)(x, *arguments, inplace=True),
+        ),
+        (getattr(nn, layer)(*arguments, inplace=True), getattr(torch.nn, layer)(*arguments, inplace=True)),
+        (getattr(nn, layer)(*arguments, True), getattr(torch.nn, layer)(*arguments, True)),
+    ]:
+        for a, b in zip(run(lz, ours), run(torch, theirs)):
+            np.testing.assert_allclose(a, b, rtol=1e-7)  # PyTorch's sixth of hardsigmoid is a float32
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout])
+def test_dropout_in_place_writes_its_input(layer):
+    x = lz.ones(2, 30, 4, *[4] * (layer is nn.Dropout2d))
+    drop = layer(0.5, inplace=True)
+    y = drop(x)
+    assert y is x and "inplace=True" in repr(drop)
+    assert len(set(x.flatten().tolist())) == 2
+    x = lz.ones(2, 30, 4, *[4] * (layer is nn.Dropout2d))
+    layer(0.5)(x)
+    assert set(x.flatten().tolist()) == {1.0}
+
+
+def test_an_activation_that_is_never_in_place_does_not_take_it():
+    for make in (lambda: nn.Sigmoid(inplace=True), lambda: nn.GELU(inplace=True)):
+        with pytest.raises(TypeError, match="inplace"):
+            make()
+
+
+MASKS = {  # name, shape, dtype, batch_first: of 6 positions, 8 of them a batch, and 4 heads
+    "another length": ("attn_mask", (4, 4), "bool", True, r"\(6, 6\) or \(32, 6, 6\) is needed.* got bool\(4, 4\)$"),
+    "a mask a sample": ("attn_mask", (8, 6, 6), "float32", True, r"batch \* heads.* got float32\(8, 6, 6\)$"),
+    "integers": ("attn_mask", (6, 6), "int64", True, r"is bool .* or floating .*int64\(6, 6\); convert it with \.bool\(\)$"),
+    "integer paddings": ("key_padding_mask", (8, 6), "int64", True, r"is bool .*\(8, 6\).*int64.*\.bool\(\)$"),
+    "one row": ("key_padding_mask", (6,), "bool", True, r"\(8, 6\) is needed, which is \(batch, keys\).* got bool\(6,\)$"),
+    "batch_first forgotten": ("key_padding_mask", (6, 8), "bool", True, r"got bool\(6, 8\); .*\(batch, length, f.*batch_first=False$"),
+    "batch_first needed": ("key_padding_mask", (8, 6), "bool", False, r"got bool\(8, 6\); .*\(length, batch, f.*batch_first=True$"),
+    "square, batch_first needed": ("attn_mask", (6, 6), "bool", False, r"\(8, 8\) or .*; .*batch_first=True$"),
+    "a mask a head, batch_first needed": ("attn_mask", (32, 6, 6), "bool", False, r"\(24, 8, 8\) .*; .*batch_first=True$"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MASKS)
+def test_masks_of_attention_that_do_not_fit_are_named(case):
+    name, shape, dtype, batch_first, message = MASKS[case]
+    x, mask = lz.zeros(8, 6, 32), lz.zeros(*shape, dtype=dtype)
+    error = TypeError if dtype == "int64" else ValueError
+    with pytest.raises(error, match=f"(?m)^MultiheadAttention: {name} .*{message}"):
+        nn.MultiheadAttention(32, 4, batch_first=batch_first)(x, x, x, **{name: mask})
+    name = {"attn_mask": "src_mask", "key_padding_mask": "src_key_padding_mask"}[name]
+    with pytest.raises(error, match=f"(?m)^TransformerEncoderLayer: {name} .*{message}"):
+        nn.TransformerEncoderLayer(32, 4, 64, batch_first=batch_first)(x, **{name: mask})
+
+
+def test_masks_of_attention_without_a_batch():
+    ours, theirs = twin("MultiheadAttention", 8, 2)
+    x, mask, padding = normal(5, 8), normal(2, 5, 5), np.array([False] * 4 + [True])
+    y = ours(*[tensor(x)] * 3, key_padding_mask=tensor(padding), attn_mask=tensor(mask))[0]
+    added = torch.zeros(5, dtype=torch.float64).masked_fill(torch.tensor(padding), -torch.inf)
+    close(y, theirs(*[torch.tensor(x)] * 3, key_padding_mask=added, attn_mask=torch.tensor(mask))[0])
+    with pytest.raises(ValueError, match=r"key_padding_mask of shape \(5,\) is needed, which is \(keys,\)"):
+        ours(*[tensor(x)] * 3, key_padding_mask=tensor(padding[None]))
+
+
 def test_multihead_self_attention_is_one_product_and_takes_no_batch():
     ours, theirs = twin("MultiheadAttention", 8, 4)
     x = normal(5, 8)
@@ -454,6 +542,14 @@ BAD = [
     (lambda: nn.Conv2d(3, 4, 3, stride=2, padding="same"), ValueError, "same.*stride"),
     (lambda: nn.Conv2d(3, 4, 3, groups=2), ValueError, "Conv2d.*groups"),
     (lambda: nn.Conv2d(3, 4, (3, 3, 3)), ValueError, "kernel_size"),
+    (lambda: nn.Conv2d(1, 1, 0), ValueError, "^Conv2d: kernel_size is 1 or more, got 0"),
+    (lambda: nn.Conv2d(1, 1, (3, -1)), ValueError, r"^Conv2d: kernel_size is 1 or more, got \(3, -1\)"),
+    (lambda: nn.Conv1d(1, 1, 3, stride=0), ValueError, "^Conv1d: stride is 1 or more, got 0"),
+    (lambda: nn.Conv2d(1, 1, 3, dilation=0), ValueError, "^Conv2d: dilation is 1 or more, got 0"),
+    (lambda: nn.ConvTranspose2d(1, 1, 0), ValueError, "^ConvTranspose2d: kernel_size is 1 or more, got 0"),
+    (lambda: nn.ConvTranspose2d(1, 1, 2, stride=0), ValueError, "^ConvTranspose2d: stride is 1 or more, got 0"),
+    (lambda: F.gelu(tensor([1.0]), approximate="tan"), ValueError, "^gelu: approximate is 'none' or 'tanh', got 'tan'"),
+    (lambda: nn.GELU("foo"), ValueError, "^gelu: approximate is 'none' or 'tanh', got 'foo'"),
     (
         lambda: nn.BatchNorm2d(3)(tensor(normal(2, 4, 5, 5).astype(np.float32))),
         ValueError,

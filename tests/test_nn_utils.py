@@ -21,7 +21,7 @@ def pair(*args):
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 1e6])
-@pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.0, float("inf")])
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.0, float("inf"), "inf"])
 def test_clipping_by_norm_is_pytorchs(max_norm, norm_type):
     ours, theirs = pair()
     a = utils.clip_grad_norm_(ours.parameters(), max_norm, norm_type)
@@ -44,6 +44,22 @@ def test_clipping_reports_what_cannot_be_clipped():
     with pytest.raises(RuntimeError, match=r"total norm.*nan"):
         utils.clip_grad_norm_(ours.parameters(), 1.0, error_if_nonfinite=True)
     assert utils.clip_grad_norm_([], 1.0).item() == 0.0
+
+
+@pytest.mark.parametrize("clip", [utils.clip_grad_norm_, utils.clip_grad_value_])
+def test_clipping_a_module_asks_for_its_parameters(clip):
+    ours, _ = pair()
+    for model in (ours, nn.Sequential(ours)):
+        wanted = (
+            f"^{clip.__name__}: an iterable of tensors is needed, got a {type(model).__name__}; pass model.parameters"
+        )
+        with pytest.raises(TypeError, match=wanted):
+            clip(model, 1.0)
+    with pytest.raises(TypeError, match=r"an iterable of tensors is needed, got a generator"):
+        clip(ours.named_parameters(), 1.0)
+    with pytest.raises(TypeError, match="an iterable of tensors is needed, got a float"):
+        clip(1.0, 1.0)
+    clip(nn.ParameterList(ours.parameters()), 1.0)
 
 
 def test_parameters_as_a_vector():

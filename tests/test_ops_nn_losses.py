@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -204,6 +206,27 @@ def test_int32_targets_and_half_precision():
     x = (3 * normal(6, 5)).astype(np.float16)
     t = targets((6,), 5).astype(np.int32)
     check(cross_entropy, lambda x, t: F.cross_entropy(x.float(), t.long()).half(), x, t, order=0, tol=1e-3)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "nll_loss"])
+@pytest.mark.parametrize("shape, turned", [((2, 6, 20), "transpose(1, 2)"), ((2, 6, 5, 20), "movedim(-1, 1)")])
+def test_scores_with_their_classes_last_are_told_what_to_do(loss, shape, turned):
+    import lezero as lz
+    from lezero.nn import functional
+
+    scores, labels = lz.randn(*shape), lz.randint(0, 5, shape[:-1])
+    labels[..., -1] = 19  # out of range of dimension 1
+    lz.realize(labels)
+    f = getattr(functional, loss)
+    message = f"are needed, got {shape[:-1]}; classes are dimension 1 of the scores {shape}: give scores.reshape(-1, 20) with "
+    with pytest.raises(ValueError, match=re.escape(f"{message}labels.reshape(-1), or scores.{turned}")):
+        f(scores, labels)
+    one = f(scores.reshape(-1, 20), labels.reshape(-1)).item()
+    other = f(eval(f"scores.{turned}"), labels).item()
+    assert np.isfinite(one) and one == pytest.approx(other, rel=1e-5)
+    with pytest.raises(ValueError) as raised:
+        f(scores, labels[:1])
+    assert "dimension 1" not in str(raised.value)
 
 
 def test_losses_say_what_does_not_fit():

@@ -160,6 +160,22 @@ def test_mistakes_are_named():
         cycle.step()
 
 
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda o: lr_scheduler.StepLR(o, 0), ValueError, "^StepLR: step_size is 1 or more, got 0$"),
+        (lambda o: lr_scheduler.StepLR(o, [3]), TypeError, r"^StepLR: step_size is a number of steps, got \[3\]$"),
+        (lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=0), ValueError, "^CosineAnnealingLR: T_max is 1 or more, got 0$"),
+        (lambda o: lr_scheduler.MultiStepLR(o, 3), TypeError, "^MultiStepLR: milestones are a list of steps, got 3$"),
+        (lambda o: lr_scheduler.LambdaLR(o, 0.5), TypeError, r"^LambdaLR: lr_lambda is a function .*, got 0\.5$"),
+        (lambda o: lr_scheduler.MultiplicativeLR(o, [0.5, 1]), TypeError, "^MultiplicativeLR: lr_lambda is a function"),
+    ],
+)  # fmt: skip
+def test_arguments_of_schedules_are_refused_when_made(make, error, message):
+    with pytest.raises(error, match=message):
+        make(pair()[0])
+
+
 def test_one_cycle_may_have_a_phase_of_no_steps():
     ours, _ = pair()
     cycle = lr_scheduler.OneCycleLR(ours, 1.0, total_steps=10, pct_start=0.1)

@@ -74,8 +74,17 @@ def save(obj: Any, path: str | Path, *, kind: str = "checkpoint", extra: dict[st
         file.write(_digest(file, end))
 
 
-def load(path: str | Path, *, kind: str = "checkpoint") -> Any:
+def load(path: str | Path, map_location: Any = None, *, kind: str = "checkpoint", weights_only: bool = True) -> Any:
     """Read what :func:`save` wrote.  The whole file is checked first; nothing in it is ever executed.
+
+    Parameters
+    ----------
+    path : str or Path
+    map_location : "cpu", optional
+        As ``torch.load`` takes it; ``.to(device)`` moves what was read to other devices.
+    kind : {"checkpoint", "program"}
+    weights_only : bool
+        As ``torch.load`` takes it; changes nothing: nothing is executed either way.
 
     Raises
     ------
@@ -83,7 +92,10 @@ def load(path: str | Path, *, kind: str = "checkpoint") -> Any:
         If there is no such file.
     LzmError
         If it is truncated, altered, of a newer version, of another kind, or not an ``.lzm``; says which.
+    ValueError
+        For another `map_location`.
     """
+    check_map_location("load", map_location)
     path = Path(path)
     header, arrays = _read(path, with_tensors=True)
     if header["kind"] != kind:
@@ -95,6 +107,14 @@ def load(path: str | Path, *, kind: str = "checkpoint") -> Any:
         return tree.decode(header["value"], arrays, tensor)
     except tree.TreeError as error:
         raise LzmError(f"{path} cannot be read: {error}") from None
+
+
+def check_map_location(name: str, map_location: Any) -> None:
+    """Refuse to read onto another device than the one there is."""
+    if map_location is not None and str(map_location) != "cpu":
+        raise ValueError(
+            f"{name}: map_location is 'cpu', where all tensors are put, got {map_location!r}; move them with .to(device) afterwards"
+        )
 
 
 def read_header(path: str | Path) -> dict[str, Any]:

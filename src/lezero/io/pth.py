@@ -19,6 +19,8 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
+from lezero.io.lzm import check_map_location
+
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
 
@@ -95,7 +97,7 @@ class _Unpickler(pickle.Unpickler):
         raise PthError("a storage is not described as it should be")
 
 
-def load_pth(path: str | Path, map_location: Any = None) -> Any:
+def load_pth(path: str | Path, map_location: Any = None, *, weights_only: bool = True) -> Any:
     """Read what ``torch.save`` wrote: nested dicts, lists and tuples of tensors, numbers and strings.
 
     Both formats are read.  Parameters come as plain tensors, on the CPU whatever device they were on, and ordered dicts as
@@ -106,6 +108,8 @@ def load_pth(path: str | Path, map_location: Any = None) -> Any:
     path : str or Path
     map_location : "cpu", optional
         As ``torch.load`` takes it; ``.to(device)`` moves what was read to other devices.
+    weights_only : bool
+        As ``torch.load`` takes it; changes nothing: nothing is executed either way.
 
     Raises
     ------
@@ -116,10 +120,7 @@ def load_pth(path: str | Path, map_location: Any = None) -> Any:
     ValueError
         For another `map_location`.
     """
-    if map_location is not None and str(map_location) != "cpu":
-        raise ValueError(
-            f"load_pth: map_location is 'cpu', where all tensors are put, got {map_location!r}; move them with .to(device) afterwards"
-        )
+    check_map_location("load_pth", map_location)
     path = Path(path)
     with path.open("rb") as file:
         try:

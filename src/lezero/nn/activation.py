@@ -1,11 +1,13 @@
-"""Activation layers.  ``inplace=True`` is accepted and changes nothing: fusion saves the memory without it."""
+"""Activation layers.  ``inplace=True`` writes the result to the input and returns it; fusion saves the memory without it."""
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 from lezero.misspelt import unexpected
 from lezero.nn import functional as F
+from lezero.nn.functional.activation import check_form
 from lezero.nn.module import Module
 from lezero.nn.parameter import Parameter, new_buffer
 from lezero.tensor import Tensor
@@ -16,25 +18,30 @@ class _Activation(Module):
 
     arguments: dict[str, Any] = {}
     function: Any
+    may_be_in_place = False
 
     def __init__(self, *values: Any, inplace: bool = False, **named: Any):
         super().__init__()
         name, accepted = type(self).__name__, list(self.arguments)
-        if len(values) == len(accepted) + 1 and isinstance(values[-1], bool):
-            values = values[:-1]  # inplace, by position
+        if self.may_be_in_place and len(values) == len(accepted) + 1 and isinstance(values[-1], bool):
+            values, inplace = values[:-1], values[-1]  # by position
+        if inplace and not self.may_be_in_place:
+            raise unexpected(type(self), "inplace", accepted)
         for unknown in named.keys() - self.arguments.keys():
-            raise unexpected(type(self), unknown, [*accepted, "inplace"])
+            raise unexpected(type(self), unknown, [*accepted, "inplace"] if self.may_be_in_place else accepted)
         if len(values) > len(accepted) or named.keys() & set(accepted[: len(values)]):
             raise TypeError(f"{name}: takes {', '.join(accepted) or 'no arguments'}; got {values} and {named}")
         given = {**self.arguments, **dict(zip(accepted, values)), **named}
         self.__dict__.update(given)
+        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        own = self.__dict__
-        return type(self).function(x, *(own[k] for k in self.arguments))
+        values = [self.__dict__[k] for k in self.arguments]
+        return type(self).function(x, *values, inplace=True) if self.inplace else type(self).function(x, *values)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{k}={self.__dict__[k]}" for k in self.arguments)
+        shown = [f"{k}={self.__dict__[k]}" for k in self.arguments]
+        return ", ".join([*shown, "inplace=True"] if self.inplace else shown)
 
 
 class ReLU(Module):
@@ -42,9 +49,13 @@ class ReLU(Module):
 
     def __init__(self, inplace: bool = False):
         super().__init__()
+        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x)
+        return F.relu(x, self.inplace)
+
+    def extra_repr(self) -> str:
+        return "inplace=True" if self.inplace else ""
 
 
 def _layer(name: str, function: Any, **arguments: Any) -> Any:
@@ -54,6 +65,7 @@ def _layer(name: str, function: Any, **arguments: Any) -> Any:
         "__module__": __name__,
         "arguments": arguments,
         "function": staticmethod(function),
+        "may_be_in_place": "inplace" in signature(function).parameters,
     }
     return type(name, (_Activation,), body)
 
@@ -63,7 +75,6 @@ LeakyReLU = _layer("LeakyReLU", F.leaky_relu, negative_slope=0.01)
 ELU = _layer("ELU", F.elu, alpha=1.0)
 SELU = _layer("SELU", F.selu)
 CELU = _layer("CELU", F.celu, alpha=1.0)
-GELU = _layer("GELU", F.gelu, approximate="none")
 SiLU = _layer("SiLU", F.silu)
 Mish = _layer("Mish", F.mish)
 Sigmoid = _layer("Sigmoid", F.sigmoid)
@@ -82,6 +93,17 @@ GLU = _layer("GLU", F.glu, dim=-1)
 Softmax = _layer("Softmax", F.softmax, dim=None)
 LogSoftmax = _layer("LogSoftmax", F.log_softmax, dim=None)
 Softmin = _layer("Softmin", F.softmin, dim=None)
+
+
+class GELU(_Activation):
+    __doc__ = F.gelu.__doc__
+    arguments = {"approximate": "none"}
+    function = staticmethod(F.gelu)
+    approximate: str
+
+    def __init__(self, *values: Any, **named: Any):
+        super().__init__(*values, **named)
+        check_form(self.approximate)  # refused here rather than at the first call
 
 
 class PReLU(Module):

@@ -10,6 +10,7 @@ from lezero.nn.functional.attention import additive_mask, attention_weights
 from lezero.nn.linear import Linear
 from lezero.nn.module import Module
 from lezero.nn.parameter import Parameter, new_parameter
+from lezero.ops.rules import shown
 from lezero.tensor import Tensor
 
 
@@ -100,7 +101,6 @@ class MultiheadAttention(Module):
         alone, together = query.ndim == 2, query is key and key is value
         if alone:
             query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
-            key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
         elif query.ndim != 3:
             raise ValueError(
                 f"MultiheadAttention: a query of 2 or 3 dimensions is needed, got shape {tuple(query.shape)}"
@@ -108,6 +108,11 @@ class MultiheadAttention(Module):
         elif not self.batch_first:
             query, key, value = (t.transpose(0, 1) for t in (query, key, value))
         batch, queries = query.shape[0], query.shape[1]
+        if attn_mask is not None or key_padding_mask is not None:
+            given = None if alone else batch
+            self._check_masks("MultiheadAttention", attn_mask, key_padding_mask, given, queries, key.shape[1])
+        if alone and key_padding_mask is not None:
+            key_padding_mask = key_padding_mask.unsqueeze(0)
         q, k, v = (self._heads(t) for t in self._project(query, key, value, together))
         mask = self._mask(q, key_padding_mask, attn_mask, batch)
         causal = is_causal and mask is None
@@ -142,6 +147,46 @@ class MultiheadAttention(Module):
         """(batch, length, features) -> (batch, heads, length, features of a head)"""
         return x.reshape(x.shape[0], x.shape[1], self.num_heads, self.head_dim).transpose(1, 2)
 
+    def _check_masks(
+        self,
+        owner: str,
+        mask: Tensor | None,
+        padding: Tensor | None,
+        batch: int | None,
+        queries: int,
+        keys: int,
+        names: tuple[str, str] = ("attn_mask", "key_padding_mask"),
+    ) -> None:
+        """Refuse masks that do not fit, by the names that the `owner` has for them; `batch` is None without one."""
+        together = self.num_heads if batch is None else batch * self.num_heads
+        square, cube = (queries, keys), (together, queries, keys)
+        row = (keys,) if batch is None else (batch, keys)
+        kinds = f"(queries, keys) or ({'' if batch is None else 'batch * '}heads, queries, keys)"
+        allowed = (
+            (names[0], mask, (square, cube), kinds),
+            (names[1], padding, (row,), "(keys,)" if batch is None else "(batch, keys)"),
+        )
+        for name, given, shapes, kind in allowed:
+            if given is None:
+                continue
+            if given.dtype.kind in "iuc":
+                raise TypeError(
+                    f"{owner}: {name} is bool (True: hidden) or floating (added) of shape {_either(shapes)}, got "
+                    f"{given.dtype.name}{shown(given.shape)}; convert it with .bool()"
+                )
+            if tuple(given.shape) in shapes:
+                continue
+            hint = ""
+            if batch is not None:  # with the other batch_first, lengths and the batch change places
+                other = (keys, batch), (batch, batch), (queries * self.num_heads, batch, batch)
+                if tuple(given.shape) in (other[:1] if given is padding else other[1:]):
+                    order = "batch, length" if self.batch_first else "length, batch"
+                    hint = f"; inputs are taken as ({order}, features), and the mask fits with batch_first={not self.batch_first}"
+            raise ValueError(
+                f"{owner}: {name} of shape {_either(shapes)} is needed, which is {kind}, bool (True: hidden) or floating "
+                f"(added); got {given.dtype.name}{shown(given.shape)}{hint}"
+            )
+
     def _mask(self, q: Tensor, padding: Tensor | None, mask: Tensor | None, batch: int) -> Tensor | None:
         total = None
         if mask is not None:
@@ -152,3 +197,7 @@ class MultiheadAttention(Module):
             hidden = additive_mask(padding, q).reshape(batch, 1, 1, padding.shape[-1])
             total = hidden if total is None else total + hidden
         return total
+
+
+def _either(shapes: tuple[tuple[int, ...], ...]) -> str:
+    return " or ".join(shown(shape) for shape in shapes)

@@ -7,7 +7,7 @@ from typing import Any
 from lezero.nn import functional as F
 from lezero.nn import init
 from lezero.nn.functional.convolution import conv_padding
-from lezero.nn.functional.geometry import per_dimension
+from lezero.nn.functional.geometry import per_dimension, positive
 from lezero.nn.module import Module
 from lezero.nn.parameter import Parameter, new_parameter
 from lezero.tensor import Tensor
@@ -47,9 +47,9 @@ class _Conv(Module):
                 f"{name}: padding_mode is 'zeros', 'reflect', 'replicate' or 'circular', got {padding_mode!r}"
             )
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
-        self.kernel_size = per_dimension(name, "kernel_size", kernel_size, self.dims)
-        self.stride = per_dimension(name, "stride", stride, self.dims)
-        self.dilation = per_dimension(name, "dilation", dilation, self.dims)
+        self.kernel_size = positive(name, "kernel_size", kernel_size, self.dims)
+        self.stride = positive(name, "stride", stride, self.dims)
+        self.dilation = positive(name, "dilation", dilation, self.dims)
         self.padding = padding if isinstance(padding, str) else per_dimension(name, "padding", padding, self.dims)
         self.padding_mode = padding_mode
         conv_padding(
@@ -176,11 +176,11 @@ class ConvTranspose2d(Module):
                 f"{name}: {in_channels} and {out_channels} channels are multiples of groups, got groups={groups}"
             )
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
-        self.kernel_size = per_dimension(name, "kernel_size", kernel_size, 2)
-        self.stride = per_dimension(name, "stride", stride, 2)
+        self.kernel_size = positive(name, "kernel_size", kernel_size, 2)
+        self.stride = positive(name, "stride", stride, 2)
         self.padding = per_dimension(name, "padding", padding, 2)
         self.output_padding = per_dimension(name, "output_padding", output_padding, 2)
-        self.dilation = per_dimension(name, "dilation", dilation, 2)
+        self.dilation = positive(name, "dilation", dilation, 2)
         self.weight = new_parameter(in_channels, out_channels // groups, *self.kernel_size, device=device, dtype=dtype)
         self.register_parameter("bias", new_parameter(out_channels, device=device, dtype=dtype) if bias else None)
         self.reset_parameters()

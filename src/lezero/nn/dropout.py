@@ -1,4 +1,4 @@
-"""Dropout layers."""
+"""Dropout layers.  ``inplace=True`` writes the result to the input and returns it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class _Dropout(Module):
         super().__init__()
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"{type(self).__name__}: p is a probability between 0 and 1, got {p}")
-        self.p = p
+        self.p, self.inplace = p, inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return type(self).function(x, self.p, self.training)
+        return type(self).function(x, self.p, self.training, self.inplace)
 
     def extra_repr(self) -> str:
-        return f"p={self.p}"
+        return f"p={self.p}, inplace=True" if self.inplace else f"p={self.p}"
 
 
 class Dropout(_Dropout):

@@ -81,12 +81,23 @@ class TransformerEncoderLayer(Module):
         -------
         the shape of `src`
         """
+        if src_mask is not None or src_key_padding_mask is not None:
+            self._check_masks(src, src_mask, src_key_padding_mask)
         masks = src_mask, src_key_padding_mask, is_causal
         if self.norm_first:
             x = src + self._attend(self.norm1(src), *masks)
             return x + self._transform(self.norm2(x))
         x = self.norm1(src + self._attend(src, *masks))
         return self.norm2(x + self._transform(x))
+
+    def _check_masks(self, src: Tensor, mask: Tensor | None, padding: Tensor | None) -> None:
+        """Refuse them by the names that they have here."""
+        if src.ndim not in (2, 3):
+            return  # which attention refuses
+        lengths = src.shape[:2] if self.self_attn.batch_first else src.shape[1::-1]
+        batch, length = (None, src.shape[0]) if src.ndim == 2 else lengths
+        names = "src_mask", "src_key_padding_mask"
+        self.self_attn._check_masks("TransformerEncoderLayer", mask, padding, batch, length, length, names)
 
     def _attend(self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool) -> Tensor:
         y, _ = self.self_attn(x, x, x, padding, need_weights=False, attn_mask=mask, is_causal=is_causal)

@@ -34,7 +34,9 @@ def _check_classes(name, x, target, weight, reduction):
     samples = (*x.shape[:axis], *x.shape[axis + 1 :])
     if target.dtype.kind in "iu":
         if tuple(target.shape) != samples:
-            raise ValueError(f"{name}: class indices of shape {shown(samples)} are needed, got {shown(target.shape)}")
+            raise ValueError(
+                f"{name}: class indices of shape {shown(samples)} are needed, got {shown(target.shape)}{_last(x, target)}"
+            )
     elif tuple(target.shape) != tuple(x.shape) or not target.dtype.is_floating_point:
         raise ValueError(
             f"{name}: the target is class indices {shown(samples)} of an integer dtype, or probabilities {shown(x.shape)}; "
@@ -43,6 +45,17 @@ def _check_classes(name, x, target, weight, reduction):
     if weight is not None and tuple(weight.shape) != (x.shape[axis],):
         raise ValueError(f"{name}: the weight has shape {shown(weight.shape)}, not ({int(x.shape[axis])},)")
     return samples
+
+
+def _last(x, target):
+    """What to do where the classes are last, as in scores of tokens."""
+    if len(x.shape) < 3 or tuple(target.shape) != tuple(x.shape[:-1]):
+        return ""
+    turned = "transpose(1, 2)" if len(x.shape) == 3 else "movedim(-1, 1)"
+    return (
+        f"; classes are dimension 1 of the scores {shown(x.shape)}: give scores.reshape(-1, {int(x.shape[-1])}) with "
+        f"labels.reshape(-1), or scores.{turned}"
+    )
 
 
 class _Indexed:

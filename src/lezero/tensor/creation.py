@@ -96,7 +96,11 @@ def memory_for(shape: tuple[int, ...], dtype: dt.DType) -> np.ndarray:
     return registry.current().empty(shape, dtype).array
 
 
-as_tensor = tensor
+def as_tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """`data` as a tensor: a tensor itself, or converted with its gradient; a copy of anything else, as :func:`tensor` makes."""
+    if isinstance(data, Core):
+        return data.to(dtype=dtype, device=device)
+    return tensor(data, dtype=dtype, device=device)
 
 
 def _check_device(device: Any) -> None:

@@ -1,9 +1,10 @@
-"""Activation functions.  ``inplace=True`` is accepted and changes nothing: fusion saves the memory without it."""
+"""Activation functions.  ``inplace=True`` writes the result to the input and returns it; fusion saves the memory without it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from lezero.nn.functional.dropout import placed
 from lezero.ops import activations as act
 from lezero.ops.base import normalize_axis
 from lezero.ops.functions import sigmoid as _sigmoid
@@ -14,17 +15,17 @@ from lezero.tensor import Tensor
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """max(x, 0)"""
-    return record(act.relu, (input,), ())
+    return placed(record(act.relu, (input,), ()), input, inplace)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """x clipped to 0 … 6"""
-    return act.relu6(input)
+    return placed(act.relu6(input), input, inplace)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x above 0, else negative_slope · x"""
-    return act.leaky_relu(input, negative_slope=float(negative_slope))
+    return placed(act.leaky_relu(input, negative_slope=float(negative_slope)), input, inplace)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
@@ -41,32 +42,38 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x above 0, else alpha · (exp(x) - 1) (Clevert et al. 2016)"""
-    return act.elu(input, alpha=float(alpha))
+    return placed(act.elu(input, alpha=float(alpha)), input, inplace)
 
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """The self-normalising ELU (Klambauer et al. 2017)"""
-    return act.selu(input)
+    return placed(act.selu(input), input, inplace)
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """The continuously differentiable ELU (Barron 2017)"""
-    return act.celu(input, alpha=float(alpha))
+    return placed(act.celu(input, alpha=float(alpha)), input, inplace)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x · Φ(x) (Hendrycks & Gimpel 2016); approximate="tanh" is the form GPT-2 was trained with."""
+    check_form(approximate)
     return record(act.gelu, (input,), (approximate,))
+
+
+def check_form(approximate: str) -> None:
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"gelu: approximate is 'none' or 'tanh', got {approximate!r}")
 
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x · sigmoid(x), also called swish"""
-    return record(act.silu, (input,), ())
+    return placed(record(act.silu, (input,), ()), input, inplace)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x · tanh(softplus(x)) (Misra 2019)"""
-    return act.mish(input)
+    return placed(act.mish(input), input, inplace)
 
 
 def sigmoid(input: Tensor) -> Tensor:
@@ -106,24 +113,24 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x where it is above the threshold, else `value`"""
-    return act.threshold(input, limit=float(threshold), value=float(value))
+    return placed(act.threshold(input, limit=float(threshold), value=float(value)), input, inplace)
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """x clipped to min_val … max_val"""
     if min_val > max_val:
         raise ValueError(f"hardtanh: min_val={min_val} is above max_val={max_val}")
-    return act.hardtanh(input, low=float(min_val), high=float(max_val))
+    return placed(act.hardtanh(input, low=float(min_val), high=float(max_val)), input, inplace)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """x/6 + 1/2 clipped to 0 … 1"""
-    return act.hardsigmoid(input)
+    return placed(act.hardsigmoid(input), input, inplace)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x · hardsigmoid(x) (Howard et al. 2019)"""
-    return act.hardswish(input)
+    return placed(act.hardswish(input), input, inplace)
 
 
 def logsigmoid(input: Tensor) -> Tensor:

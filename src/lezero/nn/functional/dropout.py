@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al. 2014)."""
+"""Dropout (Srivastava et al. 2014).  ``inplace=True`` writes the result to the input and returns it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     check_probability("dropout", p)
     if not training or p == 0.0:
         return input
-    return record(_dropout, (input, *random_key()), (float(p),))
+    return placed(record(_dropout, (input, *random_key()), (float(p),)), input, inplace)
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Whole channels of (batch, channels, length) or (channels, length) dropped."""
-    return _channels("dropout1d", input, p, training, (2, 3))
+    return _channels("dropout1d", input, p, training, inplace, (2, 3))
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Whole channels of (batch, channels, height, width) or without batch dropped (Tompson et al. 2015)."""
-    return _channels("dropout2d", input, p, training, (3, 4))
+    return _channels("dropout2d", input, p, training, inplace, (3, 4))
 
 
-def _channels(name: str, x: Tensor, p: float, training: bool, ndims: tuple[int, int]) -> Tensor:
+def _channels(name: str, x: Tensor, p: float, training: bool, inplace: bool, ndims: tuple[int, int]) -> Tensor:
     check_probability(name, p)
     if x.ndim not in ndims:
         raise ValueError(
@@ -35,7 +35,7 @@ def _channels(name: str, x: Tensor, p: float, training: bool, ndims: tuple[int, 
     if not training or p == 0.0:
         return x
     lead = x.shape[: x.ndim - ndims[0] + 1]  # (batch,) channels
-    return x * dropout(ones(*lead, *(1,) * (ndims[0] - 1), dtype=x.dtype), p)
+    return placed(x * dropout(ones(*lead, *(1,) * (ndims[0] - 1), dtype=x.dtype), p), x, inplace)
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
@@ -48,9 +48,14 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
     negative = -1.7580993408473766  # -scale · alpha of SELU
     a = ((1 - p) * (1 + p * negative**2)) ** -0.5 if p < 1 else 0.0
     kept = rand(input.shape) >= p
-    return where(kept, input, negative) * a - a * p * negative
+    return placed(where(kept, input, negative) * a - a * p * negative, input, inplace)
 
 
 def check_probability(name: str, p: float) -> None:
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"{name}: p is a probability between 0 and 1, got {p}")
+
+
+def placed(value: Tensor, input: Tensor, inplace: bool) -> Tensor:
+    """`value`, written to the `input` it comes from if that is asked for."""
+    return input._set(value) if inplace else value

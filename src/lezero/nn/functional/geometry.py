@@ -20,6 +20,14 @@ def per_dimension(name: str, what: str, value: Any, n: int) -> tuple[int, ...]:
     return values
 
 
+def positive(name: str, what: str, value: Any, n: int) -> tuple[int, ...]:
+    """The same for what is 1 or more, as kernel sizes and strides are."""
+    values = per_dimension(name, what, value, n)
+    if min(values) < 1:
+        raise ValueError(f"{name}: {what} is 1 or more, got {value!r}")
+    return values
+
+
 def batched(name: str, x: Any, dims: int) -> tuple[Any, bool]:
     """`x` with a batch dimension in front if it has none, and whether one was put there; `dims` counts the batch's."""
     if x.ndim == dims:

@@ -40,7 +40,11 @@ def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
 
 def _expect_classes(name: str, input: Any, target: Any, ignore_index: int) -> None:
     if isinstance(input, Tensor) and isinstance(target, Tensor) and input.ndim:
-        expect_classes(name, target, int(input.shape[min(1, input.ndim - 1)]), ignore_index)
+        axis = min(1, input.ndim - 1)
+        if (*input.shape[:axis], *input.shape[axis + 1 :]) == tuple(
+            target.shape
+        ):  # else the loss says what does not fit
+            expect_classes(name, target, int(input.shape[axis]), ignore_index)
 
 
 def cross_entropy(

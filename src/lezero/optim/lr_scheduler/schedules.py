@@ -5,17 +5,33 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
 from typing import Any
 
 from lezero.optim.lr_scheduler.base import Factor, LRScheduler, per_group
 from lezero.optim.optimizer import Optimizer
 
 
+def _functions(name: str, given: Any, optimizer: Optimizer) -> list[Callable]:
+    functions = per_group(name, "lr_lambda", given, optimizer)
+    for f in functions:
+        if not callable(f):
+            raise TypeError(f"{name}: lr_lambda is a function of the epoch, or one a group, got {f!r}")
+    return functions
+
+
+def _one_or_more(name: str, what: str, value: Any) -> None:
+    if not isinstance(value, Real):
+        raise TypeError(f"{name}: {what} is a number of steps, got {value!r}")
+    if not float(value) >= 1:
+        raise ValueError(f"{name}: {what} is 1 or more, got {value!r}")
+
+
 class LambdaLR(LRScheduler):
     """The initial rate times ``lr_lambda(epoch)``; one function, or one a group."""
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable | Sequence[Callable], last_epoch: int = -1):
-        self.lr_lambdas = per_group("LambdaLR", "lr_lambda", lr_lambda, optimizer)
+        self.lr_lambdas = _functions("LambdaLR", lr_lambda, optimizer)
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
@@ -29,7 +45,7 @@ class MultiplicativeLR(LRScheduler):
     """The rate times ``lr_lambda(epoch)`` at each step."""
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable | Sequence[Callable], last_epoch: int = -1):
-        self.lr_lambdas = per_group("MultiplicativeLR", "lr_lambda", lr_lambda, optimizer)
+        self.lr_lambdas = _functions("MultiplicativeLR", lr_lambda, optimizer)
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
@@ -45,6 +61,7 @@ class StepLR(Factor):
     """The rate times `gamma` every `step_size` steps."""
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1):
+        _one_or_more("StepLR", "step_size", step_size)
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
 
@@ -56,6 +73,8 @@ class MultiStepLR(Factor):
     """The rate times `gamma` at each milestone (a step given twice counts twice)."""
 
     def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1):
+        if not isinstance(milestones, Iterable):
+            raise TypeError(f"MultiStepLR: milestones are a list of steps, got {milestones!r}")
         self.milestones, self.gamma = dict(Counter(milestones)), gamma
         super().__init__(optimizer, last_epoch)
 
@@ -139,6 +158,7 @@ class CosineAnnealingLR(LRScheduler):
     """Half a cosine from the initial rate to `eta_min` over `T_max` steps (Loshchilov & Hutter 2017), and back up after."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1):
+        _one_or_more("CosineAnnealingLR", "T_max", T_max)
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)
 
