@@ -33,6 +33,11 @@ def held_once(items: list[Any]) -> list[int]:
     return [i for i, n in enumerate(_counts(items)) if n <= once]
 
 
+def counts(items: list[Any]) -> list[int]:
+    """How many references there are to each object in a list besides the list's."""
+    return [n - _ONCE_IN_LIST for n in _counts(items)]
+
+
 def shared(items: list[Any], owners: int) -> bool:
     """Whether any object in a list has more references than this list's and those of so many owners."""
     return bool(items) and max(_counts(items)) > _ONCE_IN_LIST + owners

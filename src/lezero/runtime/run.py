@@ -22,7 +22,7 @@ from lezero.graph.dtype import default_watchers
 from lezero.graph.node import Graph, Node, toposort
 from lezero.hal import registry
 from lezero.hal.buffer import Borrowed, Buffer, Part
-from lezero.hal.references import held_once, others
+from lezero.hal.references import counts, held_once, others
 from lezero.runtime import bounds, failed, inference, recorder
 from lezero.runtime.recorder import STATE, Handle, Recording, Root
 from lezero.runtime.residuals import residuals
@@ -146,9 +146,12 @@ def _live(rec: Recording) -> list[Handle]:
 
 def _let_go(rec: Recording, found: dict[int, Handle]) -> None:
     """Leave out the parameters that only the recording's list of them refers to: those of a model that was dropped."""
-    listed = Counter(map(id, rec.variables.values()))
-    for key, times in listed.items():
-        if key in found and others(found, key) <= times:
+    listed = list(map(id, rec.variables.values()))
+    keys = [key for key in dict.fromkeys(listed) if key in found]
+    times = Counter(listed) if len(set(listed)) < len(listed) else dict.fromkeys(keys, 1)
+    owners = counts([found[key] for key in keys])
+    for key, n in zip(keys, owners):
+        if n - 1 <= times[key]:  # besides `found`
             found.pop(key)._rec = None
 
 

@@ -84,10 +84,9 @@ class CpuProgram(Program):
             if at is not None and block is not None:
                 outputs.append(_part(instance.output_shapes[k], *self.layouts[k], *block, at))
                 continue
-            settled = instance.settled.get(self.schedule.graph.outputs[k])
-            if settled is not None:
-                part = inputs[self.position[settled[0]]]
-                outputs.append(_settled(instance.output_shapes[k], *self.layouts[k], part, settled[1]))
+            if instance.settled and (place := instance.settled.get(self.schedule.graph.outputs[k])):
+                part = inputs[self.position[place[0]]]
+                outputs.append(_settled(instance.output_shapes[k], *self.layouts[k], part, place[1]))
                 continue
             outputs.append(self._output(k, instance.output_shapes[k], spare[k]))
         bases = array("q", [self.backend.reserve(instance.arena_bytes)])

@@ -40,11 +40,13 @@ def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
 
 def _expect_classes(name: str, input: Any, target: Any, ignore_index: int) -> None:
     if isinstance(input, Tensor) and isinstance(target, Tensor) and input.ndim:
-        axis = min(1, input.ndim - 1)
-        if (*input.shape[:axis], *input.shape[axis + 1 :]) == tuple(
-            target.shape
-        ):  # else the loss says what does not fit
-            expect_classes(name, target, int(input.shape[axis]), ignore_index)
+        shape, axis = input.shape, min(1, input.ndim - 1)
+        try:
+            expect_classes(name, target, int(shape[axis]), ignore_index)
+        except IndexError:
+            # With another shape it is the shape that is wrong, which the loss says.
+            if (*shape[:axis], *shape[axis + 1 :]) == tuple(target.shape):
+                raise
 
 
 def cross_entropy(
