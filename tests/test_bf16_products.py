@@ -304,6 +304,8 @@ PLANS = {
     "product": lambda t: plan_matmul(MatmulSpec("bf16", "bf16"), 1, 64, 64, 64, 1, t),
     "forward": lambda t: plan_conv_forward(ConvSpec((16, 32), (3, 3), dtype="bf16", out_dtype="bf16"), 1, 9, 9, 1, t),
     "input": lambda t: plan_conv_input_grad(ConvSpec((16, 32), (3, 3), dtype="bf16", out_dtype="bf16"), 1, 9, 9, 1, t),
+    "pointwise weight": lambda t: plan_conv_weight_grad(ConvSpec((48, 32), (1, 1), dtype="bf16", out_dtype="bf16"), 1, 9, 9, 1, t),
+    "first weight": lambda t: plan_conv_weight_grad(ConvSpec((3, 32), (5, 5), dtype="bf16", out_dtype="bf16"), 1, 9, 9, 1, t),
     "weight": lambda t: plan_conv_weight_grad(ConvSpec((16, 32), (3, 3), dtype="bf16", out_dtype="bf16"), 1, 9, 9, 1, t),
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ Instructions and their arithmetic: Intel 64 and IA-32 Architectures Software Dev
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lezero.codegen.contraction.pack import transpose
@@ -105,62 +106,85 @@ def emit_panel_tile(module: Module, tile: Tile, height: int, name: str, argument
     c = Code(module, name, arguments, internal=True)
     groups = height // SIDE
     _start_sums(c, tile, groups, "%out", tile.width, load=True)
-    a, b_rest = c.slot(tile.type, SIDE * SIDE), c.slot(tile.type, SIDE * tile.width)
+    slots = c.slot(tile.type, SIDE * SIDE), c.slot(tile.type, SIDE * tile.width)
 
     def run(i: str) -> None:
         entry = c.gep("%runs", c.mul(i, 3), "ptr")
-        a_run = c.gep(c.load("ptr", entry), "%offset", tile.type)
-        b_run = c.load("ptr", c.gep(entry, 1, "ptr"))
+        a = c.gep(c.load("ptr", entry), "%offset", tile.type)
+        b = c.load("ptr", c.gep(entry, 1, "ptr"))
         length = c.load("i64", c.gep(entry, 2, "ptr"))
-        whole = c.mul(c.div(length, 2 * SIDE), SIDE)
-
-        def across(g: int, rows: list[str]) -> None:
-            for r, row in enumerate(transpose(c, tile.type, SIDE, rows)):
-                c.vector_store(tile.type, SIDE, row, c.gep(a, r * SIDE, tile.type))
-            _load(c, A + g, a, ROW_BYTES)
-
-        def chunk(k: str) -> None:
-            def load_a(g: int) -> None:
-                here = c.gep(a_run, c.add(c.mul(k, "%stride"), g * SIDE), tile.type)
-                lines = [c.gep(here, c.mul(r, "%stride"), tile.type) for r in range(SIDE)]
-                across(g, [c.vector_load(tile.type, SIDE, x) for x in lines])
-
-            _load_b(c, tile, c.gep(b_run, c.mul(k, "%step"), tile.type), "%step")
-            _multiply(c, tile, groups, load_a)
-
-        def rest() -> None:
-            """The last pairs, of which the very last may have a first half only: zeros for everything else."""
-            left = c.sub(length, c.mul(whole, 2))
-
-            def copy(source: str, stride: Operand, out: str, width: int) -> None:
-                def row(k: str) -> None:
-                    halves = c.sub(left, c.mul(k, 2))
-                    there, both = c.splat(c.less(0, halves), "i1", SIDE), c.less(1, halves)
-                    bits = c.splat(c.select(both, -1, 0xFFFF, "i32"), "i32", SIDE)
-                    for v in range(width // SIDE):
-                        here = c.gep(source, c.add(c.mul(k, stride), v * SIDE), tile.type)
-                        value = c.vector_load(tile.type, SIDE, here, there)
-                        value = c.value(f"bitcast <16 x float> {value} to <16 x i32>")
-                        value = c.value(f"and <16 x i32> {value}, {bits}")
-                        value = c.value(f"bitcast <16 x i32> {value} to <16 x float>")
-                        c.vector_store(tile.type, SIDE, value, c.gep(out, c.add(c.mul(k, width), v * SIDE), tile.type))
-
-                c.loop(0, SIDE, row)
-
-            def load_a(g: int) -> None:
-                copy(c.gep(a_run, c.add(c.mul(whole, "%stride"), g * SIDE), tile.type), "%stride", a, SIDE)
-                across(g, [c.vector_load(tile.type, SIDE, c.gep(a, r * SIDE, tile.type)) for r in range(SIDE)])
-
-            copy(c.gep(b_run, c.mul(whole, "%step"), tile.type), "%step", b_rest, tile.width)
-            _load_b(c, tile, b_rest, tile.width)
-            _multiply(c, tile, groups, load_a)
-
-        c.loop(0, whole, chunk, step=SIDE)
-        c.when(c.less(c.mul(whole, 2), length), rest)
+        _add_across(c, tile, groups, slots, (a, "%stride"), (b, "%step"), length)
 
     c.loop(0, "%count", run)
     _store_sums(c, tile, groups, "%out", tile.width)
     c.finish()
+
+
+def emit_sum_tile(module: Module, tile: Tile, height: int, name: str, arguments: str) -> None:
+    """Define a tile function of ``sums``."""
+    c = Code(module, name, arguments, internal=True)
+    groups = height // SIDE
+    slots = c.slot(tile.type, SIDE * SIDE), c.slot(tile.type, SIDE * tile.width)
+    start = partial(_start_sums, c, tile, groups, "%out", tile.width)
+    c.when(c.less(0, "%first"), lambda: start(load=False), lambda: start(load=True))
+    _add_across(c, tile, groups, slots, ("%a", "%stride"), ("%b", tile.width), c.mul("%k", 2))
+    _store_sums(c, tile, groups, "%out", tile.width)
+    c.finish()
+
+
+def _add_across(
+    c: Code, tile: Tile, groups: int, slots: tuple[str, str], a: tuple[str, Operand], b: tuple[str, Operand], length: Operand
+) -> None:  # fmt: skip
+    """Add A^T B over `length` numbers, two to a pair; a, b: where they begin, and elements from pair to pair.
+
+    slots : memory for a register of A, and for a chunk of B
+    """
+    (a_run, stride), (b_run, step), (a_slot, b_slot) = a, b, slots
+    whole = c.mul(c.div(length, 2 * SIDE), SIDE)
+
+    def across(g: int, rows: list[str]) -> None:
+        for r, row in enumerate(transpose(c, tile.type, SIDE, rows)):
+            c.vector_store(tile.type, SIDE, row, c.gep(a_slot, r * SIDE, tile.type))
+        _load(c, A + g, a_slot, ROW_BYTES)
+
+    def chunk(k: str) -> None:
+        def load_a(g: int) -> None:
+            here = c.gep(a_run, c.add(c.mul(k, stride), g * SIDE), tile.type)
+            lines = [c.gep(here, c.mul(r, stride), tile.type) for r in range(SIDE)]
+            across(g, [c.vector_load(tile.type, SIDE, x) for x in lines])
+
+        _load_b(c, tile, c.gep(b_run, c.mul(k, step), tile.type), step)
+        _multiply(c, tile, groups, load_a)
+
+    def rest() -> None:
+        """The last pairs, of which the very last may have a first half only: zeros for everything else."""
+        left = c.sub(length, c.mul(whole, 2))
+
+        def copy(source: str, stride: Operand, out: str, width: int) -> None:
+            def row(k: str) -> None:
+                halves = c.sub(left, c.mul(k, 2))
+                there, both = c.splat(c.less(0, halves), "i1", SIDE), c.less(1, halves)
+                bits = c.splat(c.select(both, -1, 0xFFFF, "i32"), "i32", SIDE)
+                for v in range(width // SIDE):
+                    here = c.gep(source, c.add(c.mul(k, stride), v * SIDE), tile.type)
+                    value = c.vector_load(tile.type, SIDE, here, there)
+                    value = c.value(f"bitcast <16 x float> {value} to <16 x i32>")
+                    value = c.value(f"and <16 x i32> {value}, {bits}")
+                    value = c.value(f"bitcast <16 x i32> {value} to <16 x float>")
+                    c.vector_store(tile.type, SIDE, value, c.gep(out, c.add(c.mul(k, width), v * SIDE), tile.type))
+
+            c.loop(0, SIDE, row)
+
+        def load_a(g: int) -> None:
+            copy(c.gep(a_run, c.add(c.mul(whole, stride), g * SIDE), tile.type), stride, a_slot, SIDE)
+            across(g, [c.vector_load(tile.type, SIDE, c.gep(a_slot, r * SIDE, tile.type)) for r in range(SIDE)])
+
+        copy(c.gep(b_run, c.mul(whole, step), tile.type), step, b_slot, tile.width)
+        _load_b(c, tile, b_slot, tile.width)
+        _multiply(c, tile, groups, load_a)
+
+    c.loop(0, whole, chunk, step=SIDE)
+    c.when(c.less(c.mul(whole, 2), length), rest)
 
 
 def _spacing(c: Code, rows: str) -> tuple[str, str, str]:

@@ -278,7 +278,12 @@ def emit_sum_tiles(module: Module, tile: Tile) -> None:
     """
     fetched = "ptr %next_a, i64 %stride_a, ptr %next_b, i64 %stride_b"
     arguments = f"ptr %a, i64 %stride, ptr %b, i64 %k, i64 %first, {fetched}, ptr %out"
+    if tile.amx:
+        amx.configure(module)
     for height in heights(tile):
+        if tile.amx:
+            amx.emit_sum_tile(module, tile, height, f"sums{height}", arguments)
+            continue
         c = Code(module, f"sums{height}", arguments, internal=True)
 
         def step(k: str, *carried: str, c: Code = c, height: int = height) -> list[str]:
