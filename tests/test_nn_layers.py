@@ -3,13 +3,13 @@
 import contextlib
 import itertools
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lezero as lz
+from interrupts import BeforeLine
 from lezero import nn
 from lezero.nn import functional as F
 from lezero.tensor import no_grad, tensor
@@ -583,26 +583,9 @@ def test_a_loss_of_other_shapes_warns():
 LAYERS = Path(nn.__file__).parent
 
 
-class Interrupt:
-    """Raises KeyboardInterrupt before the n-th line of the layers' own code, or of what points tensors at new values."""
-
-    def __init__(self, n):
-        self.left = n
-
-    def __enter__(self):
-        self.before = sys.gettrace()
-        sys.settrace(self.trace)
-
-    def __exit__(self, *_):
-        sys.settrace(self.before)
-
-    def trace(self, frame, event, arg):
-        code = frame.f_code
-        if event == "line" and (code.co_name in ("point", "_point") or Path(code.co_filename).is_relative_to(LAYERS)):
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-        return self.trace
+def moves_values(code):
+    """The layers' own code, and what points tensors at new values."""
+    return code.co_name in ("point", "_point") or Path(code.co_filename).is_relative_to(LAYERS)
 
 
 @pytest.mark.parametrize(
@@ -615,7 +598,7 @@ def test_an_interrupt_at_any_line_moves_all_running_statistics_or_none(layer):
     moving = [k for k in range(3) if k < 2 or isinstance(layer, nn.BatchNorm1d)]
     seen = set()
     for n in itertools.count(1):
-        interrupt = Interrupt(n)
+        interrupt = BeforeLine(n, moves_values)
         with contextlib.suppress(KeyboardInterrupt), interrupt:
             layer(batches[n % 8])
         if interrupt.left > 0:
