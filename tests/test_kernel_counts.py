@@ -287,3 +287,13 @@ def test_a_batch_norm_takes_two_sums_forward_and_two_back():
     lz.realize()
     (plan,) = [p for p in run._plans.values() if p.runs != before.get(id(p), 0)]
     assert sum(n.op.kind == "reduce" for n in plan.program.schedule.graph.nodes()) == 4
+
+
+def test_what_only_a_sum_reads_is_not_stored():
+    """The backward pass of batch norm behind a pool: the gradient is stored, what its sums are of is computed in their loop."""
+    net = nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    net(normal(4, 3, 32, 32)).square().sum().backward()
+    lz.realize()
+    images = [(s.name, n.op.name) for group in run.statistics.last[0].program.schedule.steps for s in group for n in s.writes
+              if n.shape == (4, 16, 30, 30)]  # fmt: skip
+    assert len(images) == 5, images

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.skipif(registry.get_backend() != "cpu", reason="about t
 
 @pytest.fixture(autouse=True)
 def without_garbage():
-    """What tests before left in cycles is not let go of while memory is counted."""
+    """What tests before left in cycles, or recorded, is not let go of while memory is counted."""
+    gc.collect()
+    lz.realize()
     gc.collect()
 
 

@@ -16,6 +16,8 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
+import numpy as np
+
 from lezero.graph import dim as dims
 from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
@@ -29,7 +31,7 @@ MAX_SEGMENTS = 32
 class Segment:
     """What a function did to a recording (see the module)."""
 
-    __slots__ = ("adopted", "count", "end", "guards", "imports", "places", "root", "symbols")
+    __slots__ = ("adopted", "count", "end", "guards", "imports", "places", "root", "scalars", "symbols")
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class Segment:
     ):
         self.root, self.end, self.count, self.places, self.imports = root, end, count, places, imports
         self.adopted, self.guards, self.symbols = adopted, guards, symbols
+        self.scalars: dict[Node, tuple[Any, Buffer]] = {}  # the last value of each number, and a buffer with it
 
     def fits(self, rec: Recording, reads: Sequence[Handle]) -> bool:
         """Whether the function would do exactly the same again."""
@@ -92,8 +95,6 @@ class Segment:
             raise
 
     def _import(self, rec: Recording, reads: Sequence[Handle]) -> None:
-        import numpy as np
-
         leaf_nodes, leaf_handles, buffers, imported = rec.leaf_nodes, rec.leaf_handles, rec.buffers, rec.imported
         for node, source in self.imports:
             leaf_nodes.append(node)
@@ -107,7 +108,11 @@ class Segment:
             else:
                 rec.scalars.append((len(buffers), source))
                 leaf_handles.append(None)
-                buffers.append(Buffer(np.array(source(), node.dtype.numpy)))
+                value = source()
+                known = self.scalars.get(node)
+                if known is None or known[0] is not value or isinstance(value, np.ndarray):
+                    known = self.scalars[node] = value, Buffer(np.array(value, node.dtype.numpy))
+                buffers.append(known[1])
 
     def _adopt(self, rec: Recording) -> None:
         handles, imported = rec.handles, rec.imported

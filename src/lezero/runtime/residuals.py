@@ -1,8 +1,8 @@
 """What a run keeps for a ``backward()`` that may follow: what operations declare, less what is cheap to make again.
 
 The rule is that of ``schedule/recompute.py``, which cannot see a gradient that has not been recorded: a large value is not kept
-if it follows, element by element, within rows, or by a product of little depth, from values that are kept anyway (or small), at most ``MAX_CHAIN`` of the
-values left out in a row.  What is left out, the gradient walk records again (``gradient._PastValues``).
+if it follows, element by element, within rows, or by a product of little depth, from values that are kept anyway (or small), of not more than ``MOST_READ``
+times its size.  What is left out, the gradient walk records again (``gradient._PastValues``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from lezero.schedule import recompute
 SHARE = 4
 """From which part of `recompute.LEAST_TOTAL` on less is kept: a plan of both passes counts the gradients on their way too, and
 has the memory of its results for what is kept."""
+MOST_READ = 2
+"""A sum of two values; the scheduler counts only what is not read anyway."""
 WITHIN_ROWS = frozenset({"batch_norm", "dropout", "layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax"})
 """Operations that take little more time than reading their input; a batch norm is given its statistics."""
 
@@ -61,20 +63,24 @@ def _without_cheap(
     keep: dict[Node, None], have: Collection[Node], sizes: dict[Node, int], bindings: Sequence[int]
 ) -> dict[Node, None]:
     kept = dict(keep)
-    chain: dict[Node, int] = {}  # of what is left out
+    read: dict[Node, int] = {}  # bytes, for each that is left out
     for n in sorted(keep, key=lambda n: n.index):
-        if sizes[n] < recompute.LEAST_BYTES:
+        if sizes[n] < recompute.LEAST_BYTES or _narrowed(n):
             continue
-        made_of = _made_of(n, kept, have, bindings, chain)
+        made_of = _made_of(n, kept, have, bindings, read)
         if made_of is None:
             continue
-        longest = 1 + max((chain[x] for x in made_of if x in chain), default=0)
-        if longest > recompute.MAX_CHAIN:
-            continue
-        chain[n] = longest
-        del kept[n]
-        kept.update((x, None) for x in made_of if x not in chain)
+        total = sum(read.get(x) or _nbytes(x, bindings) for x in made_of)
+        if total <= MOST_READ * sizes[n]:
+            read[n] = total
+            del kept[n]
+            kept.update((x, None) for x in made_of if x not in read)
     return kept
+
+
+def _narrowed(node: Node) -> bool:
+    """Whether a value is a leaf, such as a parameter, in a narrower type: reading that again takes longer."""
+    return node.op.name == "cast" and node.inputs[0].op.is_leaf and node.dtype.itemsize < node.inputs[0].dtype.itemsize
 
 
 def _made_of(

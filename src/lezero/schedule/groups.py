@@ -116,7 +116,7 @@ class Grouping:
         self._accesses.clear()  # those found with less that is computed where it is used
         self._in_memory -= self._sunk
         if not self._off & {"fuse", "see_through"}:
-            self._sunk |= {n for n in order if n not in self._sunk and self._cheaper_again(n)}
+            self._sunk |= {n for n in order if n not in self._sunk and (self._cheaper_again(n) or self._only_summed(n))}
         self._inlined = {n for n in order if n in self._sunk or self._from_little(n)}
         self._rank = {n: i for i, n in enumerate(order)}
         for node in order:
@@ -206,6 +206,14 @@ class Grouping:
             return False
         self._root[node] = root, steps + 1
         return True
+
+    def _only_summed(self, node: Node) -> bool:
+        """What one reduction alone reads is computed in its loops, unless reading what it is made of takes longer than storing it."""
+        users = self.users.get(node, [])
+        if node.op.kind != "elementwise" or node in self.outputs or len(users) != 1 or users[0].op.kind != "reduce":
+            return False
+        large = {self._seen_in(x)[0] for x in node.inputs if self._inline_size(x) > MAX_INLINE and not _spread(x, node)}
+        return sum(x.dtype.itemsize for x in large) <= 2 * node.dtype.itemsize
 
     def _seen_in(self, x: Node) -> tuple[Node, int]:
         """The value that `x` takes one load of, and the steps from there."""
