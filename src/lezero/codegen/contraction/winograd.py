@@ -58,8 +58,6 @@ PATCHES_OF_MANY = 128
 PATCHES_OF_ODD = 256
 """The same for images of odd size (7x7: 0.75 to 0.9), whose last patches are half empty, from `FEW_WEIGHTS` channels on; weight
 gradients gained nothing."""
-ROWS = 16
-"""Results whose statistics are taken together."""
 BLOCK_BYTES = 480 << 10
 """Transformed patches of a task: with a panel of weights and its products they stay in L2."""
 
@@ -82,7 +80,7 @@ def suits(spec: ConvSpec, n: int, h: int, w: int, target: Target | None = None, 
     usable = target is not None and pairs.supported(spec.dtype, target) and not target.amx
     paired = usable and _pays_in_pairs(spec, patches, even, weights)
     return (
-        spec.minimal and (even or not spec.statistics) and same and not spec.planar and (spec.dtype in ("f32", "f64") or paired) and min(spec.channels) >= LEAST_CHANNELS
+        spec.minimal and same and not spec.planar and (spec.dtype in ("f32", "f64") or paired) and min(spec.channels) >= LEAST_CHANNELS
         and patches >= LEAST_PATCHES
     )  # fmt: skip
 
@@ -124,9 +122,8 @@ def plan_forward(
     )
     if spec.statistics:
         p = dict(zip(PARAMS, plan.launches[-1].params))
-        pixels = n * result[0] * result[1]
-        plan.launches.append(statistics.join(tile, pixels, 4 * p["block"], 1, co, p["panels"], threads))
-        plan.workspaces["w:parts"] = p["blocks"] * 2 * p["panels"] * tile.width * tile.itemsize
+        plan.launches.append(statistics.join(tile, p["blocks"], 1, co, p["panels"], threads))
+        plan.workspaces["w:parts"] = p["blocks"] * 3 * p["panels"] * tile.width * tile.itemsize
     return plan
 
 
@@ -241,11 +238,11 @@ def _source(dtype: str, tail: Epilogue, tile: Tile, sums: bool) -> KernelSource:
 
 
 def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
-    """Byte offsets in scratch, after the transformed patches: their products, a row of results, rows kept for statistics, zeros, table; the end."""
+    """Byte offsets in scratch, after the transformed patches: their products, a row of results, zeros, table; the end."""
     p = dict(zip(PARAMS, params))
     products = POINTS * p["plane"] * tile.itemsize
     rows = products + POINTS * _product_plane(tile, p["block"]) * tile.itemsize
-    zeros = rows + (1 + ROWS) * tile.width * tile.itemsize
+    zeros = rows + tile.width * tile.itemsize
     table = zeros + (p["depth"] * tile.itemsize + 63) // 64 * 64
     return products, rows, zeros, table, table + POINTS * (p["block"] // tile.height) * entry_words(tile) * 8
 
@@ -265,15 +262,14 @@ def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, target: Target) ->
     at_once = bool(narrow) or stores_only(tail, to)
     epilogue = Emitter(c, tail, tile.lanes, first_buffer=2, first_param=len(PARAMS))
     math = Adding(c, tile)
-    found = statistics.Block(c, replace(tile, height=ROWS)) if sums else None
+    found = statistics.Block(c, tile) if sums else None
     parts = c.buffer(2 + len(tail.names)) if sums else ""
 
     # The same layout as `layout`, with sizes in registers.
     product_plane = c.add(c.mul(p["block"], tile.width), tile.lanes)
     products = c.gep("%scratch", c.mul(p["plane"], POINTS), to)
     rows = c.gep(products, c.mul(product_plane, POINTS), to)
-    kept = c.gep(rows, tile.width, to)
-    zeros = c.gep(kept, ROWS * tile.width, to)
+    zeros = c.gep(rows, tile.width, to)
     table = c.gep(zeros, c.round_up(c.mul(p["depth"], tile.itemsize), 64), "i8")
     tiles = c.div(p["block"], height)
     point_size = c.mul(p["steps"], tile.width)
@@ -319,7 +315,7 @@ def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, target: Target) ->
 
         c.over_vectors(p["depth"], tile.lanes, channels)
 
-    def back(t: str, n: str, y: str, x: str, col: Operand, count: Operand) -> None:
+    def back(t: str, n: str, y: str, x: str, col: Operand) -> None:
         """The results of one patch, A' m A, for a panel of columns."""
         start = c.gep(products, c.mul(t, tile.width), to)
         results: list[list[str]] = [[] for _ in range(4)]
@@ -327,20 +323,20 @@ def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, target: Target) ->
             m = [math.load(start, c.add(c.mul(product_plane, k), v * tile.lanes)) for k in range(POINTS)]
             for k, value in enumerate(two_ways(m, 4, lambda line: _result_line(math, line))):
                 results[k].append(value)
+        rounded = [[round_vector(c, tile, narrow, value) for value in vectors] for vectors in results] if narrow else []
         whole = c.less(tile.width - 1, c.sub(p["columns"], col))
+        there = []
 
-        def put(pixel: Operand, vectors: list[str]) -> None:
+        def put(pixel: Operand, k: int) -> None:
             index = c.add(c.mul(pixel, p["columns"]), col)
 
             def direct() -> None:
-                for v, value in enumerate(vectors):
-                    if narrow:
-                        value, _ = round_vector(c, tile, narrow, value)
+                for v, value in enumerate([bits for bits, _ in rounded[k]] if narrow else results[k]):
                     here = c.gep(epilogue.outputs[0], c.add(index, v * tile.lanes), stored)
                     c.vector_store(stored, tile.lanes, value, here)
 
             def by_row() -> None:
-                for v, value in enumerate(vectors):
+                for v, value in enumerate(results[k]):
                     math.store(value, rows, v * tile.lanes)
                 epilogue.row(tile, rows, Place(pixel, col, 0, index), p["columns"])
 
@@ -353,24 +349,24 @@ def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, target: Target) ->
             here_y, here_x = c.add(y, down), c.add(x, across)
             inside = c.value(f"and i1 {c.less(here_y, p['result_height'])}, {c.less(here_x, p['result_width'])}")
             pixel = c.add(c.mul(c.add(c.mul(n, p["result_height"]), here_y), p["result_width"]), here_x)
-            c.when(inside, partial(put, pixel, results[k]))
+            there.append(inside)
+            c.when(inside, partial(put, pixel, k))
         if found:
-            # All four are inside then.
-            number = c.value(f"and i64 {t}, {ROWS // 4 - 1}")
-            for k, vectors in enumerate(results):
-                for v, value in enumerate(vectors):
-                    if narrow:
-                        _, value = round_vector(c, tile, narrow, value)
-                    math.store(value, kept, c.add(c.mul(number, 4 * tile.width), k * tile.width + v * tile.lanes))
-            full = c.value(f"icmp eq i64 {number}, {ROWS // 4 - 1}")
-            complete = c.value(f"or i1 {full}, {c.less(c.sub(count, 2), t)}")
-            there, before = c.mul(c.add(number, 1), 4), c.mul(c.sub(t, number), 4)
-            c.when(complete, lambda: found.add(kept, tile.width, there, before))
+            number: Operand = 0
+            for inside in there:
+                number = c.add(number, c.value(f"zext i1 {inside} to i64"))
+            found.join(lambda r, v: rounded[r][v][1] if narrow else results[r][v], there, number, t)
+
+    def pixels_before(patch: Operand) -> Operand:
+        n, y, x = first_corner(c, p, patch)
+        of_row = c.mul(x, c.min(c.sub(p["result_height"], y), 2))
+        return c.add(c.mul(c.add(c.mul(n, p["result_height"]), y), p["result_width"]), of_row)
 
     def item(i: str) -> None:
         first = c.mul(i, p["block"])
         count = c.min(p["block"], c.sub(patches, first))
         corner = first_corner(c, p, first)
+        pixels = c.sub(pixels_before(c.add(first, count)), pixels_before(first)) if found else 0
         over_patches(c, p, count, corner, transform)
 
         def panel(number: str) -> None:
@@ -390,13 +386,11 @@ def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, target: Target) ->
 
             c.loop(0, POINTS, point)
             col = c.mul(number, tile.width)
-            if found:
-                found.clear()
-            over_patches(c, p, count, corner, lambda t, n, y, x: back(t, n, y, x, col, count))
+            over_patches(c, p, count, corner, lambda t, n, y, x: back(t, n, y, x, col))
             if found:
                 line = c.mul(p["panels"], tile.width)
-                means = c.gep(parts, c.add(c.mul(c.mul(i, 2), line), col), to)
-                found.put(means, c.gep(means, line, to))
+                means = c.gep(parts, c.add(c.mul(c.mul(i, 3), line), col), to)
+                found.put(means, line, pixels)
 
         c.loop(0, p["panels"], panel)
 
