@@ -389,10 +389,14 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool, target:
 
             def direct() -> None:
                 place = c.add(c.mul(c.load("i64", c.gep(numbers, t, "i64")), channels), channel)
-                out = c.gep(epilogue.outputs[0], place, MEMORY[tail.outputs[0][1]])
-                statistics_at = f"ptr {found.memory}, i64 {t}" if found else "ptr null, i64 0"
-                function, more = ("narrow", f", ptr %scratch, {statistics_at}") if narrow else (f"rows{height}", "")
-                c.emit(f"call void @{function}({operands}, ptr {out}, i64 {channels}{more})")
+                out = c.gep(epilogue.outputs[0], place, to)
+                c.emit(f"call void @rows{height}({operands}, ptr {out}, i64 {channels})")
+
+            def rounded() -> None:
+                out = c.gep(epilogue.outputs[0], channel, MEMORY[tail.outputs[0][1]])
+                more = f"ptr {found.memory}, i64 {t}" if found else "ptr null, i64 0"
+                more = f"ptr {c.gep(numbers, t, 'i64')}, ptr %scratch, {more}"
+                c.emit(f"call void @narrow({operands}, ptr {out}, i64 {channels}, {more})")
 
             def by_rows() -> None:
                 c.loop(0, rows, lambda r: epilogue.expect(place_of(group, c.add(t, r), col), tile.width))
@@ -407,13 +411,14 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool, target:
                 epilogue.row(tile, total, place_of(group, c.add(t, r), col), c.mul(c.add(group, 1), p["columns"]))
 
             if at_once:
-                # Pixels in order, and whole: the tile goes straight to its place.
+                # Whole, and unless it is rounded with its pixels in order: the tile goes straight to its place.
                 whole = c.value(
                     f"and i1 {c.less(height - 1, rows)}, {c.less(tile.width - 1, c.sub(p['columns'], col))}"
                 )
-                whole = c.value(f"and i1 {whole}, {c.less(p['spread_x'], 2)}")
-                whole = c.value(f"and i1 {whole}, {c.less(p['spread_y'], 2)}")
-                c.when(whole, direct, by_rows)
+                if not narrow:
+                    whole = c.value(f"and i1 {whole}, {c.less(p['spread_x'], 2)}")
+                    whole = c.value(f"and i1 {whole}, {c.less(p['spread_y'], 2)}")
+                c.when(whole, rounded if narrow else direct, by_rows)
                 if found and not narrow:
                     out = c.gep(
                         epilogue.outputs[0],
