@@ -8,7 +8,7 @@ import pytest
 import lezero as lz
 from lezero.backends import cpu
 from lezero.backends.cpu.detect import detect
-from lezero.codegen.contraction import ConvSpec, plan_conv_forward
+from lezero.codegen.contraction import ConvSpec, plan_conv_forward, winograd
 from lezero.codegen.contraction.spec import COMPUTE
 from lezero.nn import functional as F
 from test_bf16_products import run, target
@@ -49,12 +49,14 @@ def test_sums_and_squared_distances_are_those_of_the_result(target, channels, ke
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize(("size", "filtered"), [((14, 16), True), ((13, 16), False), ((16, 15), False)])
-def test_minimal_filtering_gives_them_for_images_of_whole_patches(target, size, filtered, dtype):
+@pytest.mark.parametrize("size", [(14, 16), (13, 16), (16, 15), (7, 7)])
+def test_minimal_filtering_gives_them_also_where_patches_reach_beyond_the_image(target, monkeypatch, size, dtype):
+    monkeypatch.setattr(winograd, "FEW_WEIGHTS", 32)
+    monkeypatch.setattr(winograd, "PATCHES_OF_ODD", 56)
     rng = np.random.default_rng(4)
     spec = ConvSpec((32, 40), (3, 3), padding=(1,) * 4, dtype=dtype, out_dtype=dtype, statistics=True, minimal=True)
     plan = plan_conv_forward(spec, 5, *size, 2, target)
-    filtered = filtered and (dtype == "f32" or (target.bf16_dot and not target.amx))
+    filtered = dtype == "f32" or (target.bf16_dot and not target.amx)
     assert any(launch.source.name == "winograd" for launch in plan.launches) == filtered
     x, weight = draw(rng, (5, *size, 32), dtype), draw(rng, (40, 32, 3, 3), dtype)
     x += x.dtype.type(3)
@@ -74,6 +76,29 @@ def test_a_large_mean_does_not_swallow_the_variance():
     flat = x.reshape(-1, 32).astype(np.float64)
     # A value is rounded to 6e-5 standard deviations; the mean square less the squared mean would be off by percents.
     np.testing.assert_allclose(squares, np.square(flat - flat.mean(0)).sum(0), rtol=1e-5)
+
+
+def test_pixels_that_lie_apart_at_the_beginning_of_a_block_do_not_swallow_it_either():
+    rng = np.random.default_rng(1)
+    x = (1000 + rng.standard_normal((1, 14, 16, 32))).astype(np.float32)  # a block
+    x[:, 0] -= 1000
+    weight = np.eye(32, dtype=np.float32).reshape(32, 32, 1, 1)
+    spec = ConvSpec((32, 32), (1, 1), statistics=True)
+    y, sums, squares = statistics(spec, x, weight, detect(), 1)
+    flat = y.reshape(-1, 32).astype(np.float64)
+    np.testing.assert_allclose(sums, flat.sum(0), rtol=1e-6)
+    np.testing.assert_allclose(squares, np.square(flat - flat.mean(0)).sum(0), rtol=4e-6)
+
+
+@pytest.mark.parametrize("minimal", [False, True])
+def test_what_is_the_same_everywhere_has_no_variance(minimal):
+    x = np.full((4, 16, 16, 32), 1 / 3, np.float32)
+    weight = np.zeros((32, 32, 3, 3), np.float32)
+    weight[:, :, 1, 1] = np.eye(32)
+    spec = ConvSpec((32, 32), (3, 3), padding=(1,) * 4, statistics=True, minimal=minimal)
+    _, _, squares = statistics(spec, x, weight, detect(), 2)
+    assert (squares >= 0).all()
+    np.testing.assert_allclose(squares, 0, atol=1e-9)
 
 
 @pytest.mark.parametrize("minimal", [False, True])

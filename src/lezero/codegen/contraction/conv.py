@@ -171,10 +171,9 @@ def _convolved(
     plan.launches.append(convolve(walk, dtype, spec.tail, tile, operand, threads, epilogue_params, spec.statistics))
     if spec.statistics:
         p = dict(zip(PARAMS, plan.launches[-1].params))
-        pixels = walk.image[0] * walk.result[0] * walk.result[1]
-        join = statistics.join(tile, pixels, p["block"], spec.groups, walk.columns, p["panels"], threads)
+        join = statistics.join(tile, p["blocks"], spec.groups, walk.columns, p["panels"], threads)
         plan.launches.append(join)
-        plan.workspaces["w:parts"] = p["blocks"] * 2 * spec.groups * p["panels"] * tile.width * tile.itemsize
+        plan.workspaces["w:parts"] = p["blocks"] * 3 * spec.groups * p["panels"] * tile.width * tile.itemsize
     return plan
 
 
@@ -390,15 +389,21 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool, target:
 
             def direct() -> None:
                 place = c.add(c.mul(c.load("i64", c.gep(numbers, t, "i64")), channels), channel)
-                out = c.gep(epilogue.outputs[0], place, MEMORY[tail.outputs[0][1]])
-                function, kept = ("narrow", ", ptr %scratch") if narrow else (f"rows{height}", "")
-                c.emit(f"call void @{function}({operands}, ptr {out}, i64 {channels}{kept})")
+                out = c.gep(epilogue.outputs[0], place, to)
+                c.emit(f"call void @rows{height}({operands}, ptr {out}, i64 {channels})")
+
+            def rounded() -> None:
+                out = c.gep(epilogue.outputs[0], channel, MEMORY[tail.outputs[0][1]])
+                more = f"ptr {found.memory}, i64 {t}" if found else "ptr null, i64 0"
+                more = f"ptr {c.gep(numbers, t, 'i64')}, ptr %scratch, {more}"
+                c.emit(f"call void @narrow({operands}, ptr {out}, i64 {channels}, {more})")
 
             def by_rows() -> None:
                 c.loop(0, rows, lambda r: epilogue.expect(place_of(group, c.add(t, r), col), tile.width))
                 call_tile(c, tile, "rows", rows, f"{operands}, ptr %scratch, i64 {tile.width}")
                 if narrow and found:
                     round_rows(c, tile, narrow, "%scratch", rows)
+                    found.add("%scratch", tile.width, rows, t)
                 c.loop(0, rows, row)
 
             def row(r: str) -> None:
@@ -406,16 +411,15 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool, target:
                 epilogue.row(tile, total, place_of(group, c.add(t, r), col), c.mul(c.add(group, 1), p["columns"]))
 
             if at_once:
-                # Pixels in order, and whole: the tile goes straight to its place.
+                # Whole, and unless it is rounded with its pixels in order: the tile goes straight to its place.
                 whole = c.value(
                     f"and i1 {c.less(height - 1, rows)}, {c.less(tile.width - 1, c.sub(p['columns'], col))}"
                 )
-                whole = c.value(f"and i1 {whole}, {c.less(p['spread_x'], 2)}")
-                whole = c.value(f"and i1 {whole}, {c.less(p['spread_y'], 2)}")
-                c.when(whole, direct, by_rows)
-                if found and narrow:
-                    found.add("%scratch", tile.width, rows, t)
-                elif found:
+                if not narrow:
+                    whole = c.value(f"and i1 {whole}, {c.less(p['spread_x'], 2)}")
+                    whole = c.value(f"and i1 {whole}, {c.less(p['spread_y'], 2)}")
+                c.when(whole, rounded if narrow else direct, by_rows)
+                if found and not narrow:
                     out = c.gep(
                         epilogue.outputs[0],
                         c.add(c.mul(c.load("i64", c.gep(numbers, t, "i64")), channels), channel),
@@ -425,14 +429,12 @@ def emit(dtype: str, tail: Epilogue, tile: Tile, extra: int, sums: bool, target:
             else:
                 by_rows()
 
-        if found:
-            found.clear()
         c.loop(0, count, tiles, step=height)
         if found:
             row = c.mul(c.mul(p["groups"], p["panels"]), tile.width)
             column = c.mul(c.add(c.mul(group, p["panels"]), panel), tile.width)
-            means = c.gep(parts, c.add(c.mul(c.mul(number, 2), row), column), to)
-            found.put(means, c.gep(means, row, to))
+            means = c.gep(parts, c.add(c.mul(c.mul(number, 3), row), column), to)
+            found.put(means, row, count)
 
     def locate(ph: dict[str, str], first: Operand, count: Operand, base: str) -> None:
         """Fill the table: for every tile, the taps that meet the image at all, and where each row reads."""

@@ -70,6 +70,22 @@ def rounded(c: Code, lanes: int, value: str) -> str:
     return c.value(f"bitcast {result} {call} to <{lanes} x i16>")
 
 
+def rounded_both(c: Code, lanes: int, first: str, second: str) -> str:
+    """Two registers of f32 rounded to one of bf16 (i16), `first` in front."""
+    result, operand = f"<{2 * lanes} x bfloat>", f"<{lanes} x float>"
+    name = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * lanes}"
+    c.declare(result, name, operand, operand)
+    call = c.value(f"call {result} @{name}({operand} {second}, {operand} {first})")
+    return c.value(f"bitcast {result} {call} to <{2 * lanes} x i16>")
+
+
+def halves(c: Code, lanes: int, both: str) -> list[str]:
+    """The two registers of bf16 (i16) that are in one."""
+    orders = (", ".join(f"i32 {first + i}" for i in range(lanes)) for first in (0, lanes))
+    type = f"<{2 * lanes} x i16>"
+    return [c.value(f"shufflevector {type} {both}, {type} poison, <{lanes} x i32> <{order}>") for order in orders]
+
+
 def join(
     c: Code, lanes: int, first: str, second: str, mask: str | None, more: str | None = None, source: str = "bf16"
 ) -> str:

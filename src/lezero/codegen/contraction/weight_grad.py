@@ -57,7 +57,7 @@ def plan_conv_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, 
         return planar_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
     if spec.depthwise:
         return depthwise.plan_weight_grad(spec, n, h, w, threads, target)
-    if winograd.suits(spec, n, *spec.out_size(h, w), target, weights=True):
+    if winograd.suits(spec, n, *spec.out_size(h, w), target):
         return winograd_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)
     if spec.channels[0] >= FEW_CHANNELS and pointwise_weight_grad.suits(spec, target):
         return pointwise_weight_grad.plan_weight_grad(spec, n, h, w, threads, target)

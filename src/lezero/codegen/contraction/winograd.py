@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from lezero.codegen.contraction import pairs, statistics
+from lezero.codegen.contraction import pairs, patches, statistics
 from lezero.codegen.contraction.conv_weights import pack_weights
 from lezero.codegen.contraction.epilogue import Emitter, Epilogue, Place, plain, stores_only
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_rows_tiles, entry_words
@@ -56,10 +56,7 @@ MOST_PAIRED_CHANNELS = 512
 PATCHES_OF_MANY = 128
 """With so many patches, products of up to `MOST_PAIRED_CHANNELS` took 0.55 to 0.9 of the time."""
 PATCHES_OF_ODD = 256
-"""The same for images of odd size (7x7: 0.75 to 0.9), whose last patches are half empty, from `FEW_WEIGHTS` channels on; weight
-gradients gained nothing."""
-ROWS = 16
-"""Results whose statistics are taken together."""
+"""The same for images of odd size (7x7: 0.7 to 0.9), whose last patches are half empty, from `FEW_WEIGHTS` channels on."""
 BLOCK_BYTES = 480 << 10
 """Transformed patches of a task: with a panel of weights and its products they stay in L2."""
 
@@ -69,30 +66,29 @@ PARAMS = words(
 """steps: of a product, of numbers or pairs; down, across: patches of an image; plane: elements between the points of the transformed block."""
 
 
-def suits(spec: ConvSpec, n: int, h: int, w: int, target: Target | None = None, weights: bool = False) -> bool:
+def suits(spec: ConvSpec, n: int, h: int, w: int, target: Target | None = None) -> bool:
     """Whether the result of a convolution, or its gradient, of `n` images of `h` x `w` pixels is computed this way.
 
     target : given where pairs of bf16 may be multiplied.
-    weights : whether it is the gradient of the weights.
     """
     same = spec.kernel == (3, 3) and spec.stride == spec.dilation == (1, 1) and spec.groups == 1
     even = h % 2 == w % 2 == 0
     patches = n * -(-h // 2) * -(-w // 2)
     # AMX makes products of pairs cheaper than the transformations that would save some of them.
     usable = target is not None and pairs.supported(spec.dtype, target) and not target.amx
-    paired = usable and _pays_in_pairs(spec, patches, even, weights)
+    paired = usable and _pays_in_pairs(spec, patches, even)
     return (
-        spec.minimal and (even or not spec.statistics) and same and not spec.planar and (spec.dtype in ("f32", "f64") or paired) and min(spec.channels) >= LEAST_CHANNELS
+        spec.minimal and same and not spec.planar and (spec.dtype in ("f32", "f64") or paired) and min(spec.channels) >= LEAST_CHANNELS
         and patches >= LEAST_PATCHES
     )  # fmt: skip
 
 
-def _pays_in_pairs(spec: ConvSpec, patches: int, even: bool, weights: bool) -> bool:
+def _pays_in_pairs(spec: ConvSpec, patches: int, even: bool) -> bool:
     if any(c % 2 or c > MOST_PAIRED_CHANNELS for c in spec.channels):
         return False
     if even:
         return max(spec.channels) <= FEW_WEIGHTS or patches >= PATCHES_OF_MANY
-    return min(spec.channels) >= FEW_WEIGHTS and patches >= PATCHES_OF_ODD and not weights
+    return min(spec.channels) >= FEW_WEIGHTS and patches >= PATCHES_OF_ODD
 
 
 def plan_forward(
@@ -124,9 +120,8 @@ def plan_forward(
     )
     if spec.statistics:
         p = dict(zip(PARAMS, plan.launches[-1].params))
-        pixels = n * result[0] * result[1]
-        plan.launches.append(statistics.join(tile, pixels, 4 * p["block"], 1, co, p["panels"], threads))
-        plan.workspaces["w:parts"] = p["blocks"] * 2 * p["panels"] * tile.width * tile.itemsize
+        plan.launches.append(statistics.join(tile, p["blocks"], 1, co, p["panels"], threads))
+        plan.workspaces["w:parts"] = p["blocks"] * 3 * p["panels"] * tile.width * tile.itemsize
     return plan
 
 
@@ -153,11 +148,11 @@ def _plan(
     launch, bytes = packed
     steps, tile = (depth // 2, replace(tile, pairs=True)) if dtype == "bf16" else (depth, tile)
     down, across = -(-result[0] // 2), -(-result[1] // 2)
-    patches = image[0] * down * across
-    products = patches * DIRECT * depth * columns
+    number = image[0] * down * across
+    products = number * DIRECT * depth * columns
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
-    block = _block(tile, steps, patches, statistics.blocks_wanted(sums, threads))
-    blocks = -(-patches // block)
+    block = _block(tile, steps, number, statistics.blocks_wanted(sums, threads))
+    blocks = -(-number // block)
     plane = block * steps + tile.lanes  # planes a multiple of 4 KiB apart would share the same few lines of L1
     params = (
         *image, depth, columns, *result, *padding, down, across, -(-columns // tile.width), block, blocks, plane, steps,
@@ -166,8 +161,9 @@ def _plan(
     tasks = tasks_for_products(blocks, products, threads, each=16)
     names = (operand, "w:points", *tail.names, *["w:parts"] * sums)
     weights = _transform_weights(tile, depth, params[PARAMS.index("panels")], threads)
+    split = tile.pairs and patches.suits(depth)
     return Plan(
-        [launch, weights, Launch(_source(dtype, tail, tile, sums), names, params, tasks)],
+        [launch, weights, Launch(_source(dtype, tail, tile, sums, split), names, params, tasks)],
         {"w:weights": bytes, "w:points": bytes // 9 * POINTS * steps // depth},
     )
 
@@ -188,12 +184,14 @@ def _transform_weights(tile: Tile, depth: int, panels: int, threads: int) -> Lau
     elements = POINTS * panels * depth * tile.width
     threads = useful_threads(threads, elements, ELEMENTS_PER_THREAD)
     tasks = tasks_for_elements(panels * depth, elements, threads)
-    key = f"winograd weights {tile.type} {tile.lanes} {tile.vectors}{' pairs' if tile.pairs else ''}"
-    source = KernelSource("winograd.weights", key, lambda target: _emit_weights(tile, target))
+    split = tile.pairs and patches.suits(depth)
+    kind = " of split channels" if split else " pairs" if tile.pairs else ""
+    key = f"winograd weights {tile.type} {tile.lanes} {tile.vectors}{kind}"
+    source = KernelSource("winograd.weights", key, lambda target: _emit_weights(tile, split, target))
     return Launch(source, ("w:weights", "w:points"), (depth, panels), tasks)
 
 
-def _emit_weights(tile: Tile, target: Target) -> str:
+def _emit_weights(tile: Tile, split: bool, target: Target) -> str:
     """Panels of 9 taps by depth become panels of 16 points by depth: G g G'."""
     module = Module(target)
     c = Code(module)
@@ -210,13 +208,16 @@ def _emit_weights(tile: Tile, target: Target) -> str:
         g = [math.load(start, c.mul(tap, t)) for t in range(9)]
         return two_ways(g, 3, lambda line: _weights_line(math, line))
 
+    def channel(i: str, half: int) -> Operand:
+        return patches.channel_of(c, i, half) if split else c.add(c.mul(i, 2), half)
+
     def row(i: str) -> None:
         out = c.gep(
             points, c.add(c.mul(c.mul(c.div(i, steps), POINTS), point), c.mul(c.rem(i, steps), tile.width)), tile.type
         )
         for v in range(tile.vectors):
             if tile.pairs:
-                first, second = (transformed(c.add(c.mul(i, 2), half), v) for half in (0, 1))
+                first, second = (transformed(channel(i, half), v) for half in (0, 1))
                 values = [pairs.rounded_pair(c, tile.lanes, a, b) for a, b in zip(first, second, strict=True)]
             else:
                 values = transformed(i, v)
@@ -233,19 +234,22 @@ def _emit_weights(tile: Tile, target: Target) -> str:
 
 
 @lru_cache(maxsize=256)
-def _source(dtype: str, tail: Epilogue, tile: Tile, sums: bool) -> KernelSource:
-    key = f"winograd {dtype} {tile} {tail.key()}{' statistics' if sums else ''}"
+def _source(dtype: str, tail: Epilogue, tile: Tile, sums: bool, split: bool) -> KernelSource:
+    key = f"winograd {dtype} {tile} {tail.key()}{' statistics' if sums else ''}{' split' if split else ''}"
     return KernelSource(
-        "winograd", key, lambda target: _emit(dtype, tail, tile, sums, target), scratch=lambda p: layout(tile, p)[-1]
+        "winograd",
+        key,
+        lambda target: _emit(dtype, tail, tile, sums, split, target),
+        scratch=lambda p: layout(tile, p)[-1],
     )
 
 
 def layout(tile: Tile, params: tuple[int, ...]) -> tuple[int, ...]:
-    """Byte offsets in scratch, after the transformed patches: their products, a row of results, rows kept for statistics, zeros, table; the end."""
+    """Byte offsets in scratch, after the transformed patches: their products, a row of results, zeros, table; the end."""
     p = dict(zip(PARAMS, params))
     products = POINTS * p["plane"] * tile.itemsize
     rows = products + POINTS * _product_plane(tile, p["block"]) * tile.itemsize
-    zeros = rows + (1 + ROWS) * tile.width * tile.itemsize
+    zeros = rows + tile.width * tile.itemsize
     table = zeros + (p["depth"] * tile.itemsize + 63) // 64 * 64
     return products, rows, zeros, table, table + POINTS * (p["block"] // tile.height) * entry_words(tile) * 8
 
@@ -254,7 +258,7 @@ def _product_plane(tile: Tile, block: int) -> int:
     return block * tile.width + tile.lanes
 
 
-def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, target: Target) -> str:
+def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, split: bool, target: Target) -> str:
     module = Module(target)
     emit_rows_tiles(module, tile)
     c = Code(module)
@@ -265,21 +269,20 @@ def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, target: Target) ->
     at_once = bool(narrow) or stores_only(tail, to)
     epilogue = Emitter(c, tail, tile.lanes, first_buffer=2, first_param=len(PARAMS))
     math = Adding(c, tile)
-    found = statistics.Block(c, replace(tile, height=ROWS)) if sums else None
+    found = statistics.Block(c, tile) if sums else None
     parts = c.buffer(2 + len(tail.names)) if sums else ""
 
     # The same layout as `layout`, with sizes in registers.
     product_plane = c.add(c.mul(p["block"], tile.width), tile.lanes)
     products = c.gep("%scratch", c.mul(p["plane"], POINTS), to)
     rows = c.gep(products, c.mul(product_plane, POINTS), to)
-    kept = c.gep(rows, tile.width, to)
-    zeros = c.gep(kept, ROWS * tile.width, to)
+    zeros = c.gep(rows, tile.width, to)
     table = c.gep(zeros, c.round_up(c.mul(p["depth"], tile.itemsize), 64), "i8")
     tiles = c.div(p["block"], height)
     point_size = c.mul(p["steps"], tile.width)
 
     c.loop(0, p["depth"], lambda i: c.store(to, "0.0", c.gep(zeros, i, to)))
-    patches = c.mul(p["images"], c.mul(p["down"], p["across"]))
+    number_of_patches = c.mul(p["images"], c.mul(p["down"], p["across"]))
 
     def list_rows(point: str) -> None:
         """Where each row of each tile of a point is read: the same for every block."""
@@ -297,16 +300,23 @@ def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, target: Target) ->
 
     def transform(t: str, n: str, y: str, x: str) -> None:
         """One patch of the block, B' d B."""
-        pixels = patch_pixels(
-            c,
-            (image, zeros, memory),
-            (p["height"], p["width"], p["depth"]),
-            n,
-            c.sub(y, p["top"]),
-            c.sub(x, p["left"]),
-            4,
-        )
+        size = (p["height"], p["width"], p["depth"])
+        y, x = c.sub(y, p["top"]), c.sub(x, p["left"])  # type: ignore[assignment]
         out = c.gep("%scratch", c.mul(t, p["steps"]), to)
+
+        def whole() -> None:
+            first = c.mul(c.add(c.mul(c.add(c.mul(n, p["height"]), y), p["width"]), x), p["depth"])
+            rows = [c.gep(image, c.add(first, c.mul(c.mul(p["width"], p["depth"]), i)), memory) for i in range(4)]
+            patches.transform_rows(c, rows, p["depth"], out, p["plane"])
+
+        def ragged() -> None:
+            pixels = patch_pixels(c, (image, zeros, memory), size, n, y, x, 4)
+            patches.transform_pixels(c, pixels, p["depth"], out, p["plane"])
+
+        if split:
+            c.when(patches.within(c, size[:2], y, x), whole, ragged)
+            return
+        pixels = patch_pixels(c, (image, zeros, memory), size, n, y, x, 4)
 
         def channels(j: Operand, mask: str | None) -> None:
             d = [load_as(c, dtype, to, tile.lanes, c.gep(pixel, j, memory), mask) for pixel in pixels]
@@ -319,7 +329,7 @@ def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, target: Target) ->
 
         c.over_vectors(p["depth"], tile.lanes, channels)
 
-    def back(t: str, n: str, y: str, x: str, col: Operand, count: Operand) -> None:
+    def back(t: str, n: str, y: str, x: str, col: Operand) -> None:
         """The results of one patch, A' m A, for a panel of columns."""
         start = c.gep(products, c.mul(t, tile.width), to)
         results: list[list[str]] = [[] for _ in range(4)]
@@ -327,20 +337,20 @@ def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, target: Target) ->
             m = [math.load(start, c.add(c.mul(product_plane, k), v * tile.lanes)) for k in range(POINTS)]
             for k, value in enumerate(two_ways(m, 4, lambda line: _result_line(math, line))):
                 results[k].append(value)
+        rounded = [[round_vector(c, tile, narrow, value) for value in vectors] for vectors in results] if narrow else []
         whole = c.less(tile.width - 1, c.sub(p["columns"], col))
+        there = []
 
-        def put(pixel: Operand, vectors: list[str]) -> None:
+        def put(pixel: Operand, k: int) -> None:
             index = c.add(c.mul(pixel, p["columns"]), col)
 
             def direct() -> None:
-                for v, value in enumerate(vectors):
-                    if narrow:
-                        value, _ = round_vector(c, tile, narrow, value)
+                for v, value in enumerate([bits for bits, _ in rounded[k]] if narrow else results[k]):
                     here = c.gep(epilogue.outputs[0], c.add(index, v * tile.lanes), stored)
                     c.vector_store(stored, tile.lanes, value, here)
 
             def by_row() -> None:
-                for v, value in enumerate(vectors):
+                for v, value in enumerate(results[k]):
                     math.store(value, rows, v * tile.lanes)
                 epilogue.row(tile, rows, Place(pixel, col, 0, index), p["columns"])
 
@@ -353,24 +363,24 @@ def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, target: Target) ->
             here_y, here_x = c.add(y, down), c.add(x, across)
             inside = c.value(f"and i1 {c.less(here_y, p['result_height'])}, {c.less(here_x, p['result_width'])}")
             pixel = c.add(c.mul(c.add(c.mul(n, p["result_height"]), here_y), p["result_width"]), here_x)
-            c.when(inside, partial(put, pixel, results[k]))
+            there.append(inside)
+            c.when(inside, partial(put, pixel, k))
         if found:
-            # All four are inside then.
-            number = c.value(f"and i64 {t}, {ROWS // 4 - 1}")
-            for k, vectors in enumerate(results):
-                for v, value in enumerate(vectors):
-                    if narrow:
-                        _, value = round_vector(c, tile, narrow, value)
-                    math.store(value, kept, c.add(c.mul(number, 4 * tile.width), k * tile.width + v * tile.lanes))
-            full = c.value(f"icmp eq i64 {number}, {ROWS // 4 - 1}")
-            complete = c.value(f"or i1 {full}, {c.less(c.sub(count, 2), t)}")
-            there, before = c.mul(c.add(number, 1), 4), c.mul(c.sub(t, number), 4)
-            c.when(complete, lambda: found.add(kept, tile.width, there, before))
+            number: Operand = 0
+            for inside in there:
+                number = c.add(number, c.value(f"zext i1 {inside} to i64"))
+            found.join(lambda r, v: rounded[r][v][1] if narrow else results[r][v], there, number, t)
+
+    def pixels_before(patch: Operand) -> Operand:
+        n, y, x = first_corner(c, p, patch)
+        of_row = c.mul(x, c.min(c.sub(p["result_height"], y), 2))
+        return c.add(c.mul(c.add(c.mul(n, p["result_height"]), y), p["result_width"]), of_row)
 
     def item(i: str) -> None:
         first = c.mul(i, p["block"])
-        count = c.min(p["block"], c.sub(patches, first))
+        count = c.min(p["block"], c.sub(number_of_patches, first))
         corner = first_corner(c, p, first)
+        pixels = c.sub(pixels_before(c.add(first, count)), pixels_before(first)) if found else 0
         over_patches(c, p, count, corner, transform)
 
         def panel(number: str) -> None:
@@ -390,13 +400,11 @@ def _emit(dtype: str, tail: Epilogue, tile: Tile, sums: bool, target: Target) ->
 
             c.loop(0, POINTS, point)
             col = c.mul(number, tile.width)
-            if found:
-                found.clear()
-            over_patches(c, p, count, corner, lambda t, n, y, x: back(t, n, y, x, col, count))
+            over_patches(c, p, count, corner, lambda t, n, y, x: back(t, n, y, x, col))
             if found:
                 line = c.mul(p["panels"], tile.width)
-                means = c.gep(parts, c.add(c.mul(c.mul(i, 2), line), col), to)
-                found.put(means, c.gep(means, line, to))
+                means = c.gep(parts, c.add(c.mul(c.mul(i, 3), line), col), to)
+                found.put(means, line, pixels)
 
         c.loop(0, p["panels"], panel)
 
