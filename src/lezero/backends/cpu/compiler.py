@@ -34,7 +34,7 @@ from lezero.codegen.target import Target
 
 _WORTH_HELP = 6  # missing kernels; a helper needs as long to start as three or four take to compile
 _MANY = 24  # missing kernels from which on helpers compile them all and end: LLVM takes 100 MB in each process
-_LARGE = 64 << 20  # bytes of what the kernels are for, from which on helpers compile them however few they are
+_LARGE = 8 << 20  # bytes of what the kernels are for, from which on helpers compile them however few they are
 _IDLE_SECONDS = 60
 _OWN_COMPILATIONS = 200  # in this process, 15 MB
 _HELPER_COMPILATIONS = 1000  # in a helper, before the next batch gets a new one
