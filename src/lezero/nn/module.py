@@ -59,7 +59,7 @@ class Module(SpeltArguments):
                 return self.forward(*args, **kwargs)
             return hooks.call(self, args, kwargs)
         except Exception as error:
-            name_layer(self, error)
+            name_layer(self, error, args)
             raise
 
     # -- registration -------------------------------------------------------------------------------------------
