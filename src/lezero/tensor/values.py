@@ -106,7 +106,10 @@ class Values(Core):
 
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
-            raise TypeError(f"only integer tensors of one element can be an index, this one is {self.dtype.name}")
+            raise TypeError(
+                f"only integer tensors of one element can be an index, this one is {self.dtype.name} (a list or a string times "
+                "a tensor asks for one: lz.tensor(values) can be multiplied)"
+            )
         return int(self.item())
 
     def __iter__(self):

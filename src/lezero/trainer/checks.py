@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import operator
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lezero.amp import GradScaler, autocast
+from lezero.arguments import whole
 from lezero.data import Dataset
 from lezero.nn import Module
 from lezero.nn.located import add_to_message
@@ -83,7 +83,7 @@ def precision_of(dtype: Any, scaler: Any) -> None:
 def limits_of(clip_grad_norm: Any, accumulate: Any) -> None:
     if clip_grad_norm is not None and not (_is_number(clip_grad_norm) and clip_grad_norm > 0):
         raise ValueError(f"Trainer: clip_grad_norm is a number above 0, got {clip_grad_norm!r}")
-    whole_number("Trainer: accumulate", accumulate, 1)
+    whole("Trainer: accumulate", accumulate, 1)
 
 
 def callbacks_of(callbacks: Any) -> list[Callback]:
@@ -96,17 +96,6 @@ def callbacks_of(callbacks: Any) -> list[Callback]:
         if not isinstance(callback, Callback):
             raise TypeError(f"Trainer: callbacks derive from lezero.trainer.Callback, got {_kind(callback)}")
     return listed
-
-
-def whole_number(name: str, value: Any, least: int) -> int:
-    """`value` as an int, of at least `least`."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is a whole number, got {value!r}") from None
-    if isinstance(value, bool) or number < least:
-        raise ValueError(f"{name} must be {least} or more, got {value!r}")
-    return number
 
 
 def loader_of(name: str, loader: Any) -> None:

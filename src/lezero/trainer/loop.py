@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from lezero.amp import GradScaler, autocast
+from lezero.arguments import whole
 from lezero.io import load
 from lezero.misspelt import SpeltArguments
 from lezero.runtime import realize
@@ -133,7 +134,7 @@ class Trainer(SpeltArguments):
         """
         if self.optimizer is None or self.loss_fn is None:
             raise ValueError("Trainer.fit needs an optimizer and a loss_fn")
-        epochs = checks.whole_number("Trainer.fit: epochs", epochs, 0)
+        epochs = whole("Trainer.fit: epochs", epochs, 0)
         checks.loader_of("Trainer.fit", loader)
         if validation is not None:
             checks.loader_of("Trainer.fit: validation", validation)

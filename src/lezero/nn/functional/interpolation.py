@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import floor
 
+from lezero.arguments import need_real, whole
 from lezero.ops.resample import resample
 from lezero.tensor import Tensor
 
@@ -76,13 +77,16 @@ def _sizes_and_steps(
         raise ValueError("interpolate: either size or scale_factor is needed")
     n = len(extents)
     if scale is not None:
-        scales = [float(s) for s in (scale if isinstance(scale, Sequence) else [scale] * n)]
+        given = scale if isinstance(scale, (tuple, list)) else [scale] * n
+        for factor in given:
+            need_real("interpolate: scale_factor", factor)
+        scales = [float(s) for s in given]
         sizes = [floor(d * s) for d, s in zip(extents, scales)]
     else:
         if recompute:
             raise ValueError("interpolate: recompute_scale_factor goes with scale_factor, not with size")
         scales = []
-        sizes = [int(d) for d in (size if isinstance(size, Sequence) else [size] * n)]  # type: ignore[list-item]
+        sizes = [int(whole("interpolate: size", d)) for d in (size if isinstance(size, (tuple, list)) else [size] * n)]
     if len(sizes) != n or (scale is not None and len(scales) != n) or any(d < 1 for d in (*sizes, *extents)):
         raise ValueError(
             f"interpolate: {n} extents of 1 or more are needed for those of the input, {tuple(extents)}; got size={size} and "
