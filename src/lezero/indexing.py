@@ -315,11 +315,12 @@ def _arrangement(ndim: int, chosen: dict[int, Any]) -> tuple[Any, Any]:
 
 def _fitting(value: Any, x: Any, ndim: int) -> Any:
     """A value to be written: a number as a run-time input of x's dtype, a tensor without leading extents of 1 too many."""
-    from lezero.tensor.creation import _number
+    from lezero.tensor.creation import _number, need_fit
 
     if not isinstance(value, Handle):
         if not isinstance(value, (bool, int, float, complex, np.generic)):
             raise TypeError(f"in-place write: a tensor, an array or a number is needed, got {type(value).__name__}")
+        need_fit("in-place write", value, x.dtype)
         return _number(value)._cast(x.dtype)
     extra = value.ndim - ndim  # type: ignore[attr-defined]
     if extra > 0 and all(d == 1 for d in value.shape[:extra]):  # type: ignore[attr-defined]

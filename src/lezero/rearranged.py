@@ -168,6 +168,11 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of `size` elements every `step` elements along a dimension, as a new last one (each holds copies)."""
     d = normalize_axis("unfold", dimension, input.ndim)
+    size, step = whole("unfold: size", size, 0), whole("unfold: step", step, 1)
+    if int(size) > int(input.shape[d]):
+        raise ValueError(
+            f"unfold: a window of {int(size)} elements is more than the extent {int(input.shape[d])} of dimension {d}"
+        )
     count = (input.shape[d] - size) // step + 1
     index = arange(count).unsqueeze(1) * step + arange(size)
     return record(OPS["take"], (input, index), (d,)).movedim(d + 1, -1)
@@ -308,17 +313,41 @@ def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
-    """Positions along the last dimension drawn with the given weights (which need not add up to 1)."""
+    """Positions along the last dimension drawn with the given weights (which need not add up to 1).
+
+    Raises
+    ------
+    ValueError
+        For weights that are negative, infinite or NaN, or of which too few in a row are above 0: `num_samples` are needed, or
+        one with `replacement`.  Weights that are still to be computed are looked at by the run that does, which raises an
+        IndexError.
+    """
+    num_samples = whole("multinomial: num_samples", num_samples, 1)
     n = int(input.shape[-1])
     if not replacement:
         if num_samples > n:
             raise ValueError(f"multinomial: {num_samples} draws from {n} without replacement")
+    _expect_weights(input, 1 if replacement else int(num_samples))
+    if not replacement:
         # the largest of log w + Gumbel noise is a draw by weight; the k largest are k draws without replacement
         u = rand(*input.shape, dtype=dt.float64, generator=generator)
         return (input.double().log() - (-(u.clamp(1e-300).log())).log()).topk(num_samples, -1).indices
     total = input.double().cumsum(-1)
     u = rand(*input.shape[:-1], num_samples, dtype=dt.float64, generator=generator) * total[..., -1:]
     return (total.unsqueeze(-2) <= u.unsqueeze(-1)).sum(-1).clamp(max=n - 1)
+
+
+def _expect_weights(weights: Tensor, needed: int) -> None:
+    """Finite, not negative, and `needed` of each row above 0; the run that computes them looks at those that are not there."""
+    says = f"multinomial: weights must be finite and not negative, {needed} or more of each row above 0"
+    buffer = weights._buffer
+    if buffer is not None and STATE.capture is None:
+        array = buffer.array
+        if not (((array >= 0) & (array < np.inf)).all() and ((array > 0).sum(-1) >= needed).all()):
+            raise ValueError(says)
+        return
+    sound = ((weights >= 0) & (weights < float("inf"))).all(-1) & ((weights > 0).sum(-1) >= needed)
+    expect((~sound.all())._cast(dt.int64), 1, says)
 
 
 # -- of several tensors -------------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from lezero.arguments import check_arguments
 from lezero.misspelt import SpeltArguments
 from lezero.nn import hooks, state
-from lezero.nn.arguments import check_arguments
 from lezero.nn.located import name_layer
 from lezero.nn.parameter import Buffer, Parameter, clear_grads
 from lezero.runtime import recorder

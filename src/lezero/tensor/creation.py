@@ -45,6 +45,11 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
     """A tensor holding a copy of `data`: a number, nested sequences, a NumPy array or anything with ``__array__``.
 
     Python floats become the default dtype, ints int64; arrays keep theirs.
+
+    Raises
+    ------
+    OverflowError
+        For a Python number that an integer `dtype` cannot hold; elements of arrays and tensors are converted, and wrap around.
     """
     if isinstance(data, Core):
         array = data._realized().array
@@ -72,11 +77,38 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
     if not array.dtype.isnative:  # files in network order, as MNIST's
         array = array.astype(array.dtype.newbyteorder("="))
     if dtype is not None:
-        array = array.astype(as_dtype(dtype).numpy)
+        dtype = as_dtype(dtype)
+        if not isinstance(data, (Core, np.ndarray)):
+            _need_fitting("tensor", array, dtype)
+        array = array.astype(dtype.numpy)
     else:
         as_dtype(array.dtype)
     _check_device(device)
     return _from_array(_copied(array), requires_grad)
+
+
+def need_fit(name: str, value: Any, dtype: dt.DType) -> None:
+    """Refuse a number that is written to a tensor of integers and is none of those its dtype holds."""
+    if dtype.kind in "iu" and not isinstance(value, Core):
+        _need_fitting(name, np.asarray(value), dtype)
+
+
+def _need_fitting(name: str, array: np.ndarray, dtype: dt.DType) -> None:
+    """The same for numbers of Python as an array."""
+    if array.dtype.kind == "c" and not dtype.is_complex and dtype.kind != "b":
+        raise TypeError(f"{name}: complex numbers do not fit {dtype.name}; .real and .imag are real")
+    if (
+        dtype.kind not in "iu"
+        or not array.size
+        or array.dtype.kind not in "iufO"
+        or np.can_cast(array.dtype, dtype.numpy)
+    ):
+        return
+    info = dt.iinfo(dtype)
+    low, high = array.min(), array.max()
+    if not (info.min - 1 < low and high < info.max + 1):  # a NaN compares as neither
+        wrong = high if low > info.min - 1 else low
+        raise OverflowError(f"{name}: {wrong} does not fit {dtype.name}, which holds {info.min} to {info.max}")
 
 
 SMALL = 4096
@@ -174,6 +206,7 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
         need_number("full: fill_value", fill_value)
     if dtype is None:
         dtype = fill_value.dtype if isinstance(fill_value, Core) else as_dtype(type(fill_value))
+    need_fit("full", fill_value, as_dtype(dtype))
     if isinstance(fill_value, (bool, int)) or (isinstance(fill_value, float) and repr(fill_value) in ("0.0", "1.0")):
         return _source("full", dtype, requires_grad, device, shape=size, value=fill_value)
     _check_device(device)
@@ -289,7 +322,10 @@ def randint(
     if high <= low:
         raise ValueError(f"randint: high={high} must be greater than low={low}")
     _check_device(device)
-    return _random("randint", _extents("randint", (size,)), dtype or dt.int64, generator, False, low=low, high=high)
+    dtype = as_dtype(dtype or dt.int64)
+    need_fit("randint: low", low, dtype)
+    need_fit("randint: high - 1", high - 1, dtype)
+    return _random("randint", _extents("randint", (size,)), dtype, generator, False, low=low, high=high)
 
 
 def randperm(n: int, *, dtype: Any = None, device: Any = None, generator: Any = None) -> Tensor:
@@ -349,6 +385,10 @@ def _need_tensors(name: str, tensors: tuple) -> None:
 
 def where(condition: Tensor, x: Any, y: Any) -> Tensor:
     """x where `condition` holds, y elsewhere."""
+    if isinstance(x, Core) is not isinstance(y, Core):
+        number, t = (y, x) if isinstance(x, Core) else (x, y)
+        if type(number) is int:
+            need_fit("where", number, t.dtype)
     return record(OPS["where"], (condition, x, y), ())
 
 

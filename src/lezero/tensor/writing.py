@@ -12,7 +12,7 @@ from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes
 from lezero.runtime.recorder import assign, record
 from lezero.tensor.core import Core
-from lezero.tensor.creation import rand, randint, randn, tensor
+from lezero.tensor.creation import need_fit, rand, randint, randn, tensor
 
 if TYPE_CHECKING:
     from lezero.tensor import Tensor
@@ -73,6 +73,7 @@ class Writing(Core):
     def fill_(self, value: Any) -> Self:
         if not isinstance(value, Core):
             need_number("fill_: the value", value)
+            need_fit("fill_", value, self.dtype)
         value = (
             value
             if isinstance(value, Core)
