@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from lezero.ops.base import REGISTRY as OPS
 from lezero.runtime.recorder import STATE, record
 from lezero.tensor.core import Core
@@ -63,6 +65,8 @@ def _need_divisors(name: str, dividend: Any, divisor: Any) -> None:
         if divisor.dtype.kind not in "iu" or buffer is None or STATE.capture is not None:
             return
         zero = not buffer.array.all()
+    elif isinstance(divisor, np.ndarray):
+        zero = divisor.dtype.kind in "iu" and not divisor.all()
     else:
         zero = isinstance(divisor, int) and divisor == 0
     if zero and _gives_integers(dividend):
@@ -70,7 +74,7 @@ def _need_divisors(name: str, dividend: Any, divisor: Any) -> None:
 
 
 def _gives_integers(dividend: Any) -> bool:
-    return dividend.dtype.kind in "biu" if isinstance(dividend, Core) else isinstance(dividend, int)
+    return dividend.dtype.kind in "biu" if isinstance(dividend, (Core, np.ndarray)) else isinstance(dividend, int)
 
 
 def _both(method: Callable, name: str, doc: str) -> tuple[Method, Method]:
@@ -151,10 +155,12 @@ class Elementwise(Core):
     logaddexp, logaddexp_ = _binary("logaddexp")
 
     def __floordiv__(self, other: Any) -> Any:
-        return self.floor_divide(other) if self._accepts(other) else NotImplemented
+        _need_divisors("floor_divide", self, other)
+        return super().__floordiv__(other)
 
     def __mod__(self, other: Any) -> Any:
-        return self.remainder(other) if self._accepts(other) else NotImplemented
+        _need_divisors("remainder", self, other)
+        return super().__mod__(other)
 
     def __rfloordiv__(self, other: Any) -> Any:
         _need_divisors("floor_divide", other, self)
