@@ -125,7 +125,11 @@ MISTAKES = {
     "unequal rows": (lambda: lz.tensor([[1, 2], [3]]), ValueError, "not of equal lengths"),
     "an integer beyond 64 bits": (lambda: lz.tensor([2**70]), TypeError, "64 bits"),
     "a list that holds itself": (lambda: lz.tensor(endless()), ValueError, "nested"),
-    "an array among a function's tensors": (lambda: F.linear(a(3), np.ones((2, 3))), TypeError, r"convert it with lz\.tensor"),
+    "an array among a function's tensors": (
+        lambda: F.linear(a(3), np.ones((2, 3))),
+        TypeError,
+        r"convert it with lz\.tensor",
+    ),
     "an array of text before a tensor": (lambda: np.array(["a"]) + a(1), TypeError, "not a dtype LeZero has"),
     "gradients of integers": (lambda: lz.tensor([1], requires_grad=True), RuntimeError, "floating"),
     "a truth of many": (lambda: bool(a(3)), ValueError, "ambiguous.*any"),

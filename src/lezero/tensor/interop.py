@@ -41,9 +41,7 @@ class Interop(Core):
             if name in _OPERATORS:
                 return _OPERATORS[name](*map(_operand, inputs))
             if name in _FUNCTIONS:
-                import lezero
-
-                return getattr(lezero, _FUNCTIONS[name])(*map(_operand, inputs))
+                return getattr(self.__array_namespace__(), _FUNCTIONS[name])(*map(_operand, inputs))
         return getattr(ufunc, method)(*map(_as_array, inputs), **options)
 
 
