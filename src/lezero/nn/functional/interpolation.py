@@ -62,9 +62,8 @@ def interpolate(
             step = (extent - 1) / (out - 1) if out > 1 else 0.0
         if mode == "nearest" and out == 2 * extent:
             step = 0.5  # whatever the scale was, as in PyTorch
-        if (
-            out != extent or mode == "nearest-exact"
-        ):  # PyTorch's exact mode alone looks at the scale in a size that stays
+        # In a size that stays, PyTorch looks at the scale in its exact mode, and with one dimension in the other one, too.
+        if out != extent or mode == "nearest-exact" or (mode == "nearest" and n == 1 and step != 1):
             x = resample(x, axis=axis, size=out, mode=how, step=step)
     return x
 
