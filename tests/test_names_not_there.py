@@ -165,7 +165,8 @@ def test_devices_of_a_backend_with_cuda(monkeypatch):
 
 
 def test_settings_of_backends_say_what_to_do():
-    importlib.import_module("lezero.backends")
+    with pytest.raises(AttributeError, match=r"no attribute 'mps': lz.device.devices"):
+        lz.backends.mps.is_available()
     with pytest.raises(AttributeError, match="no attribute 'cudnn': nothing has to be switched"):
         lz.backends.cudnn.benchmark = True
 

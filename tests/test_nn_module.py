@@ -552,7 +552,7 @@ def test_a_layer_of_any_kind_is_named_with_its_path(kind):
 
 @pytest.mark.parametrize("kind", MISFITS)
 @pytest.mark.parametrize(
-    ("given", "says"), [(None, "None"), (np.ones((2, 3)), "a numpy array (lz.tensor makes a tensor of it)")]
+    ("given", "says"), [(None, "None"), (np.ones((2, 5)), "a numpy array (lz.tensor makes a tensor of it)")]
 )
 def test_a_layer_says_that_it_was_given_something_else_than_tensors(kind, given, says):
     make, *shapes = MISFITS[kind]

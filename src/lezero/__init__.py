@@ -43,7 +43,7 @@ newaxis = None
 _LAZY = {
     name: name
     for name in (
-        "amp", "autograd", "cuda", "data", "debug", "device", "io", "models", "nn", "optim", "profiler", "runtime", "trainer",
+        "amp", "autograd", "backends", "cuda", "data", "debug", "device", "io", "models", "nn", "optim", "profiler", "runtime", "trainer",
     )
 } | {
     "Trainer": "trainer:Trainer",

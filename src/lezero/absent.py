@@ -86,7 +86,6 @@ NAMES = {
     "OutOfMemoryError": "a MemoryError is raised",
     "ScriptModule": _COMPILED,
     "Size": "the shape of a tensor is a tuple",
-    "backends": "lz.device lists backends and their settings",
     "binomial": "lz.bernoulli draws single trials, whose sum over a dimension is one",
     "can_cast": "lz.promote_types(a, b) is the dtype that holds both",
     "distributed": "training on several machines is not there yet",
