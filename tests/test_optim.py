@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -88,8 +89,9 @@ def test_lion_and_lamb_follow_their_formulas():
         np.testing.assert_allclose(ours[1].numpy(), p, rtol=1e-10)
 
 
+@pytest.mark.parametrize("pickled", [False, True])
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Lion", "LAMB"])
-def test_state_goes_on_where_it_was(name):
+def test_state_goes_on_where_it_was(name, pickled):
     ours, _, f, _ = problem()
     options = {"lr": 0.05, **({"momentum": 0.9} if name in ("SGD", "RMSprop") else {})}
     first = getattr(optim, name)(ours, **options)
@@ -103,7 +105,9 @@ def test_state_goes_on_where_it_was(name):
     run(first, ours, 3)
     copies = [nn.Parameter(p.detach().clone()) for p in ours]
     second = getattr(optim, name)(copies, lr=1.0)
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    second.load_state_dict(
+        pickle.loads(pickle.dumps(first.state_dict())) if pickled else copy.deepcopy(first.state_dict())
+    )
     assert second.param_groups[0]["lr"] == 0.05
     run(first, ours, 3), run(second, copies, 3)
     close(ours, copies, 1e-15)
