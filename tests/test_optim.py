@@ -483,6 +483,35 @@ def test_a_momentum_that_comes_and_goes():
         assert w.tolist() == recorded.tolist()
 
 
+class Changing:
+    """A number that can be another one later, as other libraries' scalars can."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.value, dtype)
+
+
+@pytest.mark.parametrize("make", list(STEPS))
+@pytest.mark.parametrize("lr", [Changing(0.1), np.array(0.1)], ids=["object", "array"])
+def test_a_learning_rate_that_changes_where_it_is_is_used_as_it_is_now(make, lr):
+    w, expected = nn.Parameter(tensor([1.0, -2.0])), nn.Parameter(tensor([1.0, -2.0]))
+    ours, same = STEPS[make]([w]), STEPS[make]([expected])
+    ours.param_groups[0]["lr"] = lr
+    for rate in (0.1, 0.1, 0.1, 0.3, 0.0, 0.2):
+        if isinstance(lr, Changing):
+            lr.value = rate
+        else:
+            lr.fill(rate)
+        same.param_groups[0]["lr"] = rate
+        for p, optimizer in ((w, ours), (expected, same)):
+            optimizer.zero_grad()
+            (p * p).sum().backward()
+            optimizer.step()
+    np.testing.assert_array_equal(w.detach().numpy(), expected.detach().numpy())
+
+
 BUILT_IN = ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Lion", "LAMB"]
 
 
