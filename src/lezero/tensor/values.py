@@ -159,7 +159,7 @@ class Values(Core):
         return self.detach().requires_grad_(self._requires_grad)
 
     def __reduce__(self):
-        array = np.ascontiguousarray(self._realized().array)
+        array = np.asarray(self._realized().array, order="C")
         return _unpickle, (
             type(self),
             array.tobytes(),
