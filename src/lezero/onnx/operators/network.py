@@ -1,0 +1,128 @@
+"""Matrix products, convolutions, pooling and normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lezero as lz
+from lezero.nn import functional as F
+from lezero.onnx.program import OnnxError
+from lezero.onnx.registry import Context, operator
+from lezero.tensor import Tensor
+
+
+@operator("MatMul")
+def matmul(_: Context, a: Tensor, b: Tensor) -> Tensor:
+    return lz.matmul(a, b)
+
+
+@operator("Gemm")
+def gemm(
+    _: Context, a: Tensor, b: Tensor, c: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
+    transB: int = 0, broadcast: int = 0,
+) -> Tensor:  # fmt: skip
+    a, b = a.t() if transA else a, b.t() if transB else b
+    y = lz.matmul(a, b)
+    if alpha != 1:
+        y = (y * alpha).to(y.dtype)
+    return y if c is None else y + (c if beta == 1 else (c * beta).to(c.dtype))
+
+
+# -- sliding windows --------------------------------------------------------------------------------------------------
+
+
+def window_pads(
+    extents: list[int], kernel: list[int], strides: list[int], dilations: list[int], pads: list[int] | None, auto_pad: str
+) -> list[tuple[int, int]]:
+    """What is added before and after each axis."""
+    n = len(kernel)
+    if auto_pad in ("NOTSET", "VALID"):
+        pads = [0] * 2 * n if pads is None or auto_pad == "VALID" else pads
+        return list(zip(pads[:n], pads[n:]))
+    out = []
+    for extent, k, s, d in zip(extents, kernel, strides, dilations):
+        whole = max(0, (-(-extent // s) - 1) * s + (k - 1) * d + 1 - extent)
+        less = whole // 2
+        out.append((less, whole - less) if auto_pad == "SAME_UPPER" else (whole - less, less))
+    return out
+
+
+def padded(x: Tensor, pads: list[tuple[int, int]], value: float = 0.0) -> Tensor:
+    if not any(a or b for a, b in pads):
+        return x
+    return F.pad(x, [p for pair in reversed(pads) for p in pair], value=value)
+
+
+def symmetric(x: Tensor, pads: list[tuple[int, int]], value: float = 0.0) -> tuple[Tensor, tuple[int, ...]]:
+    """`x`, padded as far as the same amount before and after does not do, and that amount."""
+    if all(a == b for a, b in pads):
+        return x, tuple(a for a, _ in pads)
+    return padded(x, pads, value), (0,) * len(pads)
+
+
+_CONVOLUTIONS = {1: "conv1d", 2: "conv2d", 3: "conv3d"}
+
+
+@operator("Conv")
+def conv(
+    _: Context, x: Tensor, w: Tensor, bias: Tensor | None = None, *, auto_pad: str = "NOTSET", dilations: list[int] | None = None,
+    group: int = 1, kernel_shape: list[int] | None = None, pads: list[int] | None = None, strides: list[int] | None = None,
+) -> Tensor:  # fmt: skip
+    n = x.ndim - 2
+    strides, dilations = strides or [1] * n, dilations or [1] * n
+    kernel = list(w.shape[2:])
+    around = window_pads(list(x.shape[2:]), kernel, strides, dilations, pads, auto_pad)
+    x, padding = symmetric(x, around)
+    convolve = getattr(F, _CONVOLUTIONS.get(n, ""), None)
+    if convolve is None:
+        raise OnnxError(f"convolutions over {n} axes are not supported")
+    return convolve(x, w, bias, tuple(strides), padding, tuple(dilations), group)
+
+
+# -- normalisation ----------------------------------------------------------------------------------------------------
+
+
+@operator("BatchNormalization", 1, fixed=(3, 4))
+def batch_normalization(
+    ctx: Context, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor, *, epsilon: float = 1e-5, momentum: float = 0.9,
+    training_mode: int = 0, spatial: int = 1, is_test: int = 0, consumed_inputs: Any = None,
+) -> Any:  # fmt: skip
+    if not training_mode:
+        return F.batch_norm(x, mean, var, scale, bias, False, 0.0, epsilon)
+    axes = tuple(k for k in range(x.ndim) if k != 1)
+    seen, spread = lz.mean(x, dim=axes), lz.var(x, dim=axes, correction=0)
+    y = F.batch_norm(x, seen, spread, scale, bias, False, 0.0, epsilon)
+    return y, mean * momentum + seen * (1 - momentum), var * momentum + spread * (1 - momentum)
+
+
+@operator("Dropout", 1, fixed=(1, 2))
+def dropout(ctx: Context, x: Tensor, ratio: Any = None, training_mode: Any = None, **_: Any) -> Any:
+    return x, lz.ones(x.shape, dtype=lz.bool_)
+
+
+# -- over one axis ----------------------------------------------------------------------------------------------------
+
+
+def _along(name: str, compute: Any) -> None:
+    @operator(name, 1)
+    def from_axis(_: Context, x: Tensor, *, axis: int = 1) -> Tensor:
+        """Up to version 12: over all axes from one on."""
+        axis %= x.ndim
+        rows = lz.reshape(x, (*x.shape[:axis], -1))
+        return lz.reshape(compute(rows, -1), x.shape)
+
+    @operator(name, 13)
+    def of_axis(_: Context, x: Tensor, *, axis: int = -1) -> Tensor:
+        return compute(x, axis)
+
+
+def _hardmax(x: Tensor, axis: int) -> Tensor:
+    first = lz.argmax(x, dim=axis, keepdim=True)
+    extents = [1] * x.ndim
+    extents[axis] = x.shape[axis]
+    return (lz.arange(x.shape[axis]).reshape(extents) == first).to(x.dtype)
+
+
+_along("Softmax", lambda x, axis: F.softmax(x, axis))
+_along("LogSoftmax", lambda x, axis: F.log_softmax(x, axis))
+_along("Hardmax", _hardmax)
