@@ -113,4 +113,6 @@ def _check_operand(declared: Declared, value: Tensor, symbols: dict[str, tuple[i
         if isinstance(d, str):
             known, first = symbols.setdefault(d, (n, name))
             if known != n:
-                raise OnnxError(f"input {name!r} has shape {shape} where {shown} is wanted, and {d} is {known} in {first!r}")
+                raise OnnxError(
+                    f"input {name!r} has shape {shape} where {shown} is wanted, and {d} is {known} in {first!r}"
+                )

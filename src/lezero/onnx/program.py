@@ -295,9 +295,7 @@ class _Reader:
         dtype = numpy_dtype(tensor.elem_type) if tensor.elem_type else None
         if not tensor.HasField("shape"):
             return Declared(name, kind, dtype)
-        shape = tuple(
-            d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim
-        )
+        shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
         return Declared(name, kind, dtype, shape)
 
     # -- arrays -------------------------------------------------------------------------------------------------
@@ -333,7 +331,9 @@ class _Reader:
         folder = Path(self.path or ".").resolve().parent if self.path else Path.cwd()
         path = (folder / location).resolve()
         if not location or Path(location).is_absolute() or not path.is_relative_to(folder):
-            raise OnnxError(f"{self.name}: the data of {tensor!r} are said to lie outside the model's folder: {location!r}")
+            raise OnnxError(
+                f"{self.name}: the data of {tensor!r} are said to lie outside the model's folder: {location!r}"
+            )
         if path not in self.files:
             if not path.is_file():
                 raise OnnxError(f"{self.name}: the data of {tensor!r} should lie in {location!r}, which is not there")

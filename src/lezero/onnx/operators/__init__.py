@@ -1,5 +1,5 @@
 """What ONNX's operators compute, by family; importing this package registers them."""
 
-from lezero.onnx.operators import control, elementwise, network, reducing, shaping
+from lezero.onnx.operators import control, elementwise, indexing, network, reducing, shaping
 
-__all__ = ["control", "elementwise", "network", "reducing", "shaping"]
+__all__ = ["control", "elementwise", "indexing", "network", "reducing", "shaping"]

@@ -141,9 +141,7 @@ def _place(position: Any, length: int) -> int:
 
 @operator("SequenceMap", host=True)
 def sequence_map(ctx: Context, first: list[Any], *others: Any, body: Body) -> tuple[Any, ...]:
-    rows = [
-        ctx.run(body, (v, *(o[k] if isinstance(o, list) else o for o in others))) for k, v in enumerate(first)
-    ]
+    rows = [ctx.run(body, (v, *(o[k] if isinstance(o, list) else o for o in others))) for k, v in enumerate(first)]
     return tuple([r[k] for r in rows] for k in range(len(body.outputs)))
 
 

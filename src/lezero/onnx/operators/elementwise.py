@@ -65,7 +65,9 @@ def _old_broadcast(name: str, compute: Callable[..., Any]) -> None:
     """Up to version 6 an attribute says whether, and from which axis on, the second operand is repeated."""
 
     @operator(name, 1)
-    def call(_: Context, a: Tensor, b: Tensor, *, broadcast: int = 0, axis: int | None = None, consumed_inputs: Any = None):
+    def call(
+        _: Context, a: Tensor, b: Tensor, *, broadcast: int = 0, axis: int | None = None, consumed_inputs: Any = None
+    ):
         if broadcast and axis is not None:
             first = axis % a.ndim
             b = b.reshape(*b.shape, *[1] * (a.ndim - first - b.ndim))
@@ -75,7 +77,10 @@ def _old_broadcast(name: str, compute: Callable[..., Any]) -> None:
 def _divided(a: Any, b: Any) -> Any:
     if a.dtype.is_floating_point or a.dtype.is_complex:
         return a / b
-    return lz.div(a, b, rounding_mode="trunc")
+    if a.dtype.numpy.kind == "u":
+        return lz.floor_divide(a, b)
+    quotient = lz.floor_divide(lz.abs(a), lz.abs(b))
+    return lz.where((a < 0) == (b < 0), quotient, -quotient)
 
 
 def _divided_on_host(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -123,7 +128,9 @@ def is_inf(_: Context, x: Tensor, *, detect_negative: int = 1, detect_positive: 
 
 
 @operator("Clip", 1)
-def clip_1(_: Context, x: Tensor, *, min: float = -math.inf, max: float = math.inf, consumed_inputs: Any = None) -> Tensor:
+def clip_1(
+    _: Context, x: Tensor, *, min: float = -math.inf, max: float = math.inf, consumed_inputs: Any = None
+) -> Tensor:
     return lz.clamp(x, min, max)
 
 
@@ -167,7 +174,9 @@ def gelu(_: Context, x: Tensor, *, approximate: str = "none") -> Tensor:
 
 
 @operator("HardSigmoid")
-def hard_sigmoid(_: Context, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5, consumed_inputs: Any = None) -> Tensor:
+def hard_sigmoid(
+    _: Context, x: Tensor, *, alpha: float = 0.2, beta: float = 0.5, consumed_inputs: Any = None
+) -> Tensor:
     return lz.clamp(alpha * x + beta, 0, 1)
 
 
@@ -209,7 +218,9 @@ def cast_like(_: Context, x: Any, like: Any, *, saturate: int = 1, round_mode: s
     from lezero.onnx.operators.narrow import cast as narrow_cast
 
     if isinstance(like, Tensor):
-        return on_device(x).to(like.dtype) if not isinstance(x, np.ndarray) or has_tensor_type(x.dtype) else tensor(
-            narrow_cast(x, like.dtype.numpy, None, bool(saturate), round_mode)
+        return (
+            on_device(x).to(like.dtype)
+            if not isinstance(x, np.ndarray) or has_tensor_type(x.dtype)
+            else tensor(narrow_cast(x, like.dtype.numpy, None, bool(saturate), round_mode))
         )
     return narrow_cast(on_host(x), like.dtype, None, bool(saturate), round_mode)

@@ -32,7 +32,12 @@ def gemm(
 
 
 def window_pads(
-    extents: list[int], kernel: list[int], strides: list[int], dilations: list[int], pads: list[int] | None, auto_pad: str
+    extents: list[int],
+    kernel: list[int],
+    strides: list[int],
+    dilations: list[int],
+    pads: list[int] | None,
+    auto_pad: str,
 ) -> list[tuple[int, int]]:
     """What is added before and after each axis."""
     n = len(kernel)

@@ -69,7 +69,9 @@ def reshape(_: Context, x: Any, shape: Any, *, allowzero: int = 0) -> Any:
 def flatten(_: Context, x: Tensor, *, axis: int = 1) -> Tensor:
     axis = axis + x.ndim if axis < 0 else axis
     rows = int(np.prod([int(d) for d in x.shape[:axis]], dtype=np.int64))
-    return lz.reshape(x, (x.shape[0] if axis == 1 else rows, int(np.prod([int(d) for d in x.shape[axis:]], dtype=np.int64))))
+    return lz.reshape(
+        x, (x.shape[0] if axis == 1 else rows, int(np.prod([int(d) for d in x.shape[axis:]], dtype=np.int64)))
+    )
 
 
 @operator("Transpose", host=True)
@@ -202,7 +204,9 @@ def split_1(ctx: Context, x: Any, *, axis: int = 0, split: list[int] | None = No
 @operator("Split", 13, host=True)
 def split(ctx: Context, x: Any, sizes: Any = None, *, axis: int = 0, num_outputs: int | None = None) -> tuple[Any, ...]:
     even = sizes is None
-    return _split_at(x, axis, _even(int(x.shape[axis]), num_outputs or len(ctx.call.outputs)) if even else integers(sizes))
+    return _split_at(
+        x, axis, _even(int(x.shape[axis]), num_outputs or len(ctx.call.outputs)) if even else integers(sizes)
+    )
 
 
 @operator("Gather", host=True)
