@@ -43,7 +43,7 @@ newaxis = None
 _LAZY = {
     name: name
     for name in (
-        "amp", "autograd", "data", "debug", "device", "io", "models", "nn", "onnx", "optim", "profiler", "runtime", "trainer",
+        "amp", "autograd", "data", "debug", "device", "export", "io", "models", "nn", "onnx", "optim", "profiler", "runtime", "trainer",
     )
 } | {
     "Trainer": "trainer:Trainer",

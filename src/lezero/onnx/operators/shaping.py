@@ -166,7 +166,7 @@ def _sliced(x: Any, starts: list[int], ends: list[int], axes: list[int] | None, 
             index[axis] = slice(start, end, step)
         else:  # backwards: what is wanted forwards, then turned round
             chosen = range(*slice(start, None if end < -n else end, step).indices(int(n)))
-            index[axis] = slice(chosen[-1], chosen[0] + 1, -step) if len(chosen) else slice(0, 0)
+            index[axis] = slice(chosen[-1], chosen[0] + 1, -step) if chosen else slice(0, 0)
             flipped.append(axis)
     x = x[tuple(index)]
     return lz.flip(x, tuple(flipped)) if flipped else x
