@@ -47,6 +47,7 @@ _LAZY = {
     )
 } | {
     "Trainer": "trainer:Trainer",
+    "from_torch": "interop:from_torch",
     "autocast": "amp:autocast",
     "checkpoint": "autograd:checkpoint",
     "save": "io:save",
