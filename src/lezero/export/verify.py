@@ -14,7 +14,7 @@ from lezero.onnx.program import package
 from lezero.tensor import Tensor, no_grad
 
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
-"""Largest difference, as a part of the largest number (or of 1)."""
+"""Largest difference, as a part of the largest number."""
 
 
 class VerificationError(AssertionError):
@@ -82,7 +82,7 @@ def _difference(got: np.ndarray, wanted: np.ndarray, sizes: Mapping[str, int]) -
         return 0.0
     a, b = got.astype(np.float64), wanted.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
-    scale = max(1.0, float(np.abs(b[np.isfinite(b)]).max(initial=0)))
+    scale = float(np.abs(b[np.isfinite(b)]).max(initial=0)) or 1.0
     difference = float(np.where(same, 0, np.abs(a - b)).max()) / scale
     if not difference <= TOLERANCE.get(wanted.dtype.name, 1e-4):
         raise VerificationError(f"at {dict(sizes)}: ONNX Runtime's output differs from the model's by {difference:.1e}")
