@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -96,3 +99,14 @@ def test_what_is_not_there_is_named():
         lz.from_torch(Odd(), torch.randn(3))
     with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
         lz.from_torch(lambda x: x, torch.randn(3))
+
+
+@pytest.mark.parametrize("page", ["onnx.md", "onnx.zh-CN.md"])
+def test_the_programs_of_the_page_run(page, tmp_path, monkeypatch, capsys):
+    for package in ("onnx", "onnxruntime"):
+        pytest.importorskip(package, reason="the page's programs need it")
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[1] / "docs" / page).read_text(encoding="utf-8")
+    exec(compile("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), page, "exec"), {})
+    out = capsys.readouterr().out
+    assert "100 %" in out and float(re.search(r"difference (\S+)", out)[1]) < 1e-4
