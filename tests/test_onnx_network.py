@@ -320,6 +320,24 @@ def test_resizing(size, options):
     check("Resize", [x, None, None, np.array([2, 3, *size])], opset=19, tolerance=1e-4, **options)
 
 
+def test_older_forms_of_resizing():
+    x, scales = drawn(1, 2, 4, 5), np.array([1, 1, 2, 1.5], np.float32)
+    for mode in ("nearest", "linear"):
+        check("Upsample", [x], opset=7, mode=mode, scales=scales.tolist())
+        check("Upsample", [x, scales], opset=9, mode=mode)
+        check("Resize", [x, scales], opset=10, mode=mode)
+    cropped = {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.0}
+    roi = np.array([0, 0, -0.2, 0.1, 1, 1, 0.7, 1.2], np.float32)
+    check("Resize", [x, roi, np.zeros(0, np.float32), np.array([1, 2, 6, 3])], opset=11, **cropped)
+
+
+def test_whole_numbers_at_given_places():
+    x, grid = rng.integers(-9, 9, (1, 2, 4, 5), np.int32), drawn(1, 3, 3, 2)
+    made = model("GridSample", [x, grid], opset=20, mode="nearest")
+    expected = P.grid_sample(torch.tensor(x).float(), torch.tensor(grid), "nearest", align_corners=False)
+    np.testing.assert_array_equal(ours(made, [x, grid])[0].numpy(), expected.numpy().astype(np.int32))
+
+
 @pytest.mark.parametrize("antialias", [0, 1])
 @pytest.mark.parametrize(("mode", "name"), [("linear", "bilinear"), ("cubic", "bicubic")])
 def test_resizing_trains(mode, name, antialias):

@@ -6,7 +6,10 @@ _RECURRENT = (
     "recurrent layers are not there yet; a cell is a few nn.Linear called in a loop over the steps, and nn.Conv1d and "
     "nn.TransformerEncoder read whole sequences"
 )
-_VOLUMES = "layers and functions of volumes are not there yet; those of sequences (1d) and images (2d) are"
+_VOLUMES = (
+    "layers of volumes are not there yet; those of sequences (1d) and images (2d) are, and lz.nn.functional has conv3d, "
+    "conv_transpose3d, max_pool3d and avg_pool3d"
+)
 _DECODER = (
     "there is no decoder yet; nn.MultiheadAttention(query, key, value) attends to another sequence, and nn.TransformerEncoder "
     "takes a mask"

@@ -205,7 +205,8 @@ def grid_sample(
     _: Context, x: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode: str = "zeros", align_corners: int = 0
 ) -> Tensor:
     mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
-    return F.grid_sample(x, grid.to(x.dtype), mode, padding_mode, bool(align_corners))
+    values = x if x.dtype.is_floating_point else x.to(grid.dtype)
+    return F.grid_sample(values, grid.to(values.dtype), mode, padding_mode, bool(align_corners)).to(x.dtype)
 
 
 @operator("AffineGrid", 20, host=True)

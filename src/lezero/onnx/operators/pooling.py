@@ -59,7 +59,7 @@ class Windows:
             before=self.before, after=self.needed, fill=fill,
         )  # fmt: skip
 
-    def even(self, ceil_mode: int) -> bool:
+    def even(self) -> bool:
         """Whether PyTorch's rules have the same windows: as much before as after, and no more than half of a window."""
         return self.before == self.after and all(2 * b <= k for b, k in zip(self.before, self.kernel))
 
@@ -70,7 +70,7 @@ def average_pool(
     pads: list[int] | None = None, auto_pad: str = "NOTSET", ceil_mode: int = 0, count_include_pad: int = 0,
 ) -> Tensor:  # fmt: skip
     w = Windows(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
-    if w.even(ceil_mode) and all(d == 1 for d in w.dilations):
+    if w.even() and all(d == 1 for d in w.dilations):
         return pooling.avg_pool(
             x, kernel=w.kernel, stride=w.strides, padding=w.before, ceil_mode=bool(ceil_mode),
             count_include_pad=bool(count_include_pad), divisor_override=None,
@@ -103,7 +103,7 @@ def max_pool(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     w = Windows(x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     geometry: dict[str, Any] = {"kernel": w.kernel, "stride": w.strides, "dilation": w.dilations}
-    if w.even(ceil_mode):
+    if w.even():
         seen, geometry = x, {**geometry, "padding": w.before, "ceil_mode": bool(ceil_mode)}
     else:
         seen = movement.pad(x, before=(0, 0, *w.before), after=(0, 0, *w.needed), fill=_lowest(x))
