@@ -6,7 +6,10 @@ _RECURRENT = (
     "recurrent layers are not there yet; a cell is a few nn.Linear called in a loop over the steps, and nn.Conv1d and "
     "nn.TransformerEncoder read whole sequences"
 )
-_VOLUMES = "layers and functions of volumes are not there yet; those of sequences (1d) and images (2d) are"
+_VOLUMES = (
+    "layers of volumes are not there yet; those of sequences (1d) and images (2d) are, and lz.nn.functional has conv3d, "
+    "conv_transpose3d, max_pool3d and avg_pool3d"
+)
 _DECODER = (
     "there is no decoder yet; nn.MultiheadAttention(query, key, value) attends to another sequence, and nn.TransformerEncoder "
     "takes a mask"
@@ -18,7 +21,6 @@ _UNPOOLED = "pooling cannot be undone yet; nn.Upsample and nn.ConvTranspose2d en
 _TRANSPOSED = (
     "only nn.ConvTranspose2d is there: give it x.unsqueeze(2), a kernel of (1, size) and a stride of (1, step)"
 )
-_SAMPLED = "images are sampled at given places by lz.nn.functional.interpolate only, which resizes them"
 _WINDOWS = "windows along a dimension are x.unfold(dim, size, step), and F.pad(x, pad) pads first; windows are not put together yet"
 _BAGS = "F.embedding(indices, weight).sum(-2), or .mean(-2), is the same"
 
@@ -72,16 +74,15 @@ LAYERS = {
 }
 FUNCTIONS = {
     **dict.fromkeys(
-        """adaptive_avg_pool3d adaptive_max_pool3d adaptive_max_pool3d_with_indices avg_pool3d conv3d conv_transpose3d dropout3d
-        fractional_max_pool3d lp_pool3d max_pool3d max_pool3d_with_indices max_unpool3d""".split(),
+        """adaptive_avg_pool3d adaptive_max_pool3d adaptive_max_pool3d_with_indices dropout3d fractional_max_pool3d lp_pool3d
+        max_unpool3d""".split(),
         _VOLUMES,
     ),
     **dict.fromkeys("max_unpool1d max_unpool2d".split(), _UNPOOLED),
-    **dict.fromkeys("affine_grid grid_sample".split(), _SAMPLED),
     **dict.fromkeys("fold unfold".split(), _WINDOWS),
     **{
         f"{function}_with_indices": f"lz.nn.functional.{function}(…, return_indices=True) gives both"
-        for function in "adaptive_max_pool1d adaptive_max_pool2d max_pool1d max_pool2d".split()
+        for function in "adaptive_max_pool1d adaptive_max_pool2d max_pool1d max_pool2d max_pool3d".split()
     },
     **{
         f"upsample{kind}": f"lz.nn.functional.interpolate(x, size, {options}) is the same"
@@ -91,7 +92,6 @@ FUNCTIONS = {
             "_nearest": 'mode="nearest"',
         }.items()
     },
-    "conv_transpose1d": "only conv_transpose2d is there: give it x.unsqueeze(2), weight.unsqueeze(2) and a stride of (1, step)",
     "ctc_loss": "the loss of unaligned sequences is not there yet",
     "embedding_bag": _BAGS,
     "multi_head_attention_forward": "nn.MultiheadAttention has the weights, and lz.nn.functional.scaled_dot_product_attention none",

@@ -79,17 +79,21 @@ from lezero.nn.functional.pooling import (
     max_pool1d,
     max_pool2d,
 )
+from lezero.nn.functional.sampling import affine_grid, grid_sample
 from lezero.nn.functional.shuffle import channel_shuffle, pixel_shuffle, pixel_unshuffle
 from lezero.nn.functional.sparse import embedding, one_hot
+from lezero.nn.functional.volumes import avg_pool3d, conv3d, conv_transpose1d, conv_transpose3d, max_pool3d
 
 __all__ = [
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
     "adaptive_max_pool1d",
     "adaptive_max_pool2d",
+    "affine_grid",
     "alpha_dropout",
     "avg_pool1d",
     "avg_pool2d",
+    "avg_pool3d",
     "batch_norm",
     "bilinear",
     "binary_cross_entropy",
@@ -98,7 +102,10 @@ __all__ = [
     "channel_shuffle",
     "conv1d",
     "conv2d",
+    "conv3d",
+    "conv_transpose1d",
     "conv_transpose2d",
+    "conv_transpose3d",
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
@@ -110,6 +117,7 @@ __all__ = [
     "gaussian_nll_loss",
     "gelu",
     "glu",
+    "grid_sample",
     "group_norm",
     "gumbel_softmax",
     "hardshrink",
@@ -131,6 +139,7 @@ __all__ = [
     "margin_ranking_loss",
     "max_pool1d",
     "max_pool2d",
+    "max_pool3d",
     "mish",
     "mse_loss",
     "multi_margin_loss",

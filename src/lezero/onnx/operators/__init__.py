@@ -1,5 +1,33 @@
 """What ONNX's operators compute, by family; importing this package registers them."""
 
-from lezero.onnx.operators import control, elementwise, indexing, network, reducing, shaping
+from lezero.onnx.operators import (
+    attention,
+    control,
+    convolving,
+    elementwise,
+    images,
+    indexing,
+    losses,
+    network,
+    normalizing,
+    pooling,
+    recurrent,
+    reducing,
+    shaping,
+)
 
-__all__ = ["control", "elementwise", "indexing", "network", "reducing", "shaping"]
+__all__ = [
+    "attention",
+    "control",
+    "convolving",
+    "elementwise",
+    "images",
+    "indexing",
+    "losses",
+    "network",
+    "normalizing",
+    "pooling",
+    "recurrent",
+    "reducing",
+    "shaping",
+]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 import lezero as lz
 from lezero.nn import functional as F
 from lezero.onnx.program import OnnxError
-from lezero.onnx.registry import Context, operator
+from lezero.onnx.registry import Context, on_device, on_host, operator
 from lezero.tensor import Tensor
 
 
@@ -91,18 +93,41 @@ def conv(
 def batch_normalization(
     ctx: Context, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor, *, epsilon: float = 1e-5, momentum: float = 0.9,
     training_mode: int = 0, spatial: int = 1, is_test: int = 0, consumed_inputs: Any = None,
-) -> Any:  # fmt: skip
-    if not training_mode:
-        return F.batch_norm(x, mean, var, scale, bias, False, 0.0, epsilon)
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Up to version 13 statistics among the results ask for those of the batch; the running ones are the second and third."""
+    shape, dtype = tuple(x.shape), x.dtype
+    x = x if dtype is scale.dtype else x.to(scale.dtype)
+    if not spatial:  # statistics of each element
+        x = lz.reshape(x, (shape[0], -1))
+        scale, bias, mean, var = (lz.reshape(v, (-1,)) for v in (scale, bias, mean, var))
+    batch = training_mode if ctx.version >= 14 else ctx.wanted(1)
     axes = tuple(k for k in range(x.ndim) if k != 1)
-    seen, spread = lz.mean(x, dim=axes), lz.var(x, dim=axes, correction=0)
-    y = F.batch_norm(x, seen, spread, scale, bias, False, 0.0, epsilon)
-    return y, mean * momentum + seen * (1 - momentum), var * momentum + spread * (1 - momentum)
+    seen = (lz.mean(x, dim=axes), lz.var(x, dim=axes, correction=0)) if batch else (mean.to(x.dtype), var.to(x.dtype))
+    y = lz.reshape(F.batch_norm(x, *seen, scale, bias.to(x.dtype), False, 0.0, epsilon), shape).to(dtype)
+    if not batch:
+        return (y,)
+    running = [old * momentum + new.to(old.dtype) * (1 - momentum) for old, new in zip((mean, var), seen)]
+    return y, *running, *seen
 
 
-@operator("Dropout", 1, fixed=(1, 2))
-def dropout(ctx: Context, x: Tensor, ratio: Any = None, training_mode: Any = None, **_: Any) -> Any:
-    return x, lz.ones(x.shape, dtype=lz.bool_)
+@operator("Dropout", 1)
+def dropout_1(ctx: Context, x: Tensor, *, ratio: float = 0.5, is_test: int = 0, consumed_inputs: Any = None) -> Any:
+    return _dropped(x, ratio, ctx.training and not is_test)
+
+
+@operator("Dropout", 12, host=True, fixed=(1, 2))
+def dropout(ctx: Context, x: Any, ratio: Any = None, training_mode: Any = None, *, seed: int | None = None) -> Any:
+    """A model that leaves `training_mode` to whoever runs it drops while its module is being trained."""
+    share = 0.5 if ratio is None else float(np.reshape(on_host(ratio), -1)[0])
+    active = ctx.training if training_mode is None else bool(np.reshape(on_host(training_mode), -1)[0])
+    return _dropped(on_device(x), share, active)
+
+
+def _dropped(x: Tensor, ratio: float, active: bool) -> tuple[Tensor, Tensor]:
+    if not active or ratio == 0:
+        return x, lz.ones(x.shape, dtype=lz.bool_)
+    kept = lz.rand(tuple(x.shape)) >= ratio
+    return x * kept.to(x.dtype) / (1 - ratio), kept
 
 
 # -- over one axis ----------------------------------------------------------------------------------------------------
@@ -128,6 +153,6 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
     return (lz.arange(x.shape[axis]).reshape(extents) == first).to(x.dtype)
 
 
-_along("Softmax", lambda x, axis: F.softmax(x, axis))
-_along("LogSoftmax", lambda x, axis: F.log_softmax(x, axis))
+_along("Softmax", F.softmax)
+_along("LogSoftmax", F.log_softmax)
 _along("Hardmax", _hardmax)
