@@ -74,7 +74,7 @@ class OnnxModule(nn.Module):
             for name in list(body.constants):
                 array = body.constants.pop(name)
                 trained = (body, name) not in fixed and array.dtype.kind == "f" and array.ndim > 0
-                if array.dtype.kind in "iub" and array.size <= SMALL or not has_tensor_type(array.dtype):
+                if (array.dtype.kind in "iub" and array.size <= SMALL) or not has_tensor_type(array.dtype):
                     host[name] = array
                 else:
                     self._keep(body, name, array, trained)
@@ -133,7 +133,7 @@ class OnnxModule(nn.Module):
 def _operand(value: Any) -> Any:
     if isinstance(value, list):
         return [_operand(v) for v in value]
-    return on_device(value) if isinstance(value, np.ndarray) else value
+    return on_device(np.asarray(value)) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def _all_bodies(program: Program) -> Iterator[Body]:

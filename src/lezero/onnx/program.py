@@ -228,7 +228,7 @@ class _Reader:
             stack = [first]
             while stack:
                 call = stack[-1]
-                if call in done and done[call]:
+                if done.get(call):
                     stack.pop()
                     continue
                 done[call] = False

@@ -1,5 +1,33 @@
 """What ONNX's operators compute, by family; importing this package registers them."""
 
-from lezero.onnx.operators import control, elementwise, indexing, network, reducing, shaping
+from lezero.onnx.operators import (
+    classical,
+    control,
+    drawing,
+    elementwise,
+    images,
+    indexing,
+    network,
+    quantising,
+    reducing,
+    shaping,
+    signals,
+    strings,
+    training,
+)  # fmt: skip
 
-__all__ = ["control", "elementwise", "indexing", "network", "reducing", "shaping"]
+__all__ = [
+    "classical",
+    "control",
+    "drawing",
+    "elementwise",
+    "images",
+    "indexing",
+    "network",
+    "quantising",
+    "reducing",
+    "shaping",
+    "signals",
+    "strings",
+    "training",
+]

@@ -128,6 +128,6 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
     return (lz.arange(x.shape[axis]).reshape(extents) == first).to(x.dtype)
 
 
-_along("Softmax", lambda x, axis: F.softmax(x, axis))
-_along("LogSoftmax", lambda x, axis: F.log_softmax(x, axis))
+_along("Softmax", F.softmax)
+_along("LogSoftmax", F.log_softmax)
 _along("Hardmax", _hardmax)

@@ -162,11 +162,10 @@ def _sliced(x: Any, starts: list[int], ends: list[int], axes: list[int] | None, 
     for start, end, axis, step in zip(starts, ends, axes, steps):
         axis, n = axis % x.ndim, x.shape[axis]
         if is_host(x) or step > 0:
-            end = None if step < 0 and end < -n else end
-            index[axis] = slice(start, end, step)
+            index[axis] = slice(start, None if step < 0 and end < -n else end, step)
         else:  # backwards: what is wanted forwards, then turned round
             chosen = range(*slice(start, None if end < -n else end, step).indices(int(n)))
-            index[axis] = slice(chosen[-1], chosen[0] + 1, -step) if len(chosen) else slice(0, 0)
+            index[axis] = slice(chosen[-1], chosen[0] + 1, -step) if chosen else slice(0, 0)
             flipped.append(axis)
     x = x[tuple(index)]
     return lz.flip(x, tuple(flipped)) if flipped else x
