@@ -9,7 +9,7 @@ import numpy as np
 
 from lezero import nn
 from lezero.onnx.interpreter import Interpreter, check_operands
-from lezero.onnx.program import Body, OnnxError, Program, _bodies, read
+from lezero.onnx.program import Body, Program, _bodies, read
 from lezero.onnx.registry import find, has_tensor_type, on_device
 from lezero.tensor import Tensor, tensor
 
@@ -157,7 +157,7 @@ def _check_operators(program: Program) -> None:
                 continue
             version = versions.get(call.domain, 1)
             if find(call.domain, call.operator, version) is None:
-                raise OnnxError(_unknown(call, version))
+                raise _unknown(call, version)
 
 
 def _fixed(program: Program) -> set[tuple[Body, str]]:

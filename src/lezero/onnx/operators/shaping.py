@@ -148,7 +148,7 @@ def tile(_: Context, x: Any, repeats: Any) -> Any:
 
 @operator("Range", host=True)
 def range_(_: Context, start: Any, limit: Any, delta: Any) -> Any:
-    start, limit, delta = map(on_host, (start, limit, delta))
+    start, limit, delta = (on_host(v).reshape(()) for v in (start, limit, delta))
     if start.dtype.kind in "iuO":
         return np.arange(int(start), int(limit), int(delta)).astype(np.int64 if start.dtype == object else start.dtype)
     return tensor(np.arange(start, limit, delta).astype(start.dtype))
