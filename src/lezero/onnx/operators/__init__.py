@@ -3,10 +3,11 @@
 from lezero.onnx.operators import (
     classical,
     control,
+    decoding,
     drawing,
     elementwise,
-    images,
     indexing,
+    microsoft,
     network,
     quantising,
     reducing,
@@ -14,15 +15,16 @@ from lezero.onnx.operators import (
     signals,
     strings,
     training,
-)  # fmt: skip
+)
 
 __all__ = [
     "classical",
     "control",
+    "decoding",
     "drawing",
     "elementwise",
-    "images",
     "indexing",
+    "microsoft",
     "network",
     "quantising",
     "reducing",

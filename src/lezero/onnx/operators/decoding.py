@@ -1,4 +1,4 @@
-"""Pictures."""
+"""Decoding of pictures."""
 
 from __future__ import annotations
 
