@@ -19,14 +19,14 @@ class Prepared(BackendRep):
     def __init__(self, module: OnnxModule):
         self.module = module
 
-    def run(self, inputs: Any, **_: Any) -> list[Any]:
+    def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
         """The model's outputs for `inputs`, arrays in order or by name."""
         with no_grad():
             if isinstance(inputs, dict):
                 result = self.module(**inputs)
             else:
                 result = self.module(*(inputs if isinstance(inputs, (list, tuple)) else [inputs]))
-        return as_arrays(result if isinstance(result, tuple) else (result,))
+        return tuple(as_arrays(result if isinstance(result, tuple) else (result,)))
 
 
 class LezeroBackend(Backend):
@@ -39,7 +39,9 @@ class LezeroBackend(Backend):
         return Prepared(module)
 
     @classmethod
-    def run_model(cls, model: ModelProto, inputs: Sequence[np.ndarray], device: str = "CPU", **_: Any) -> list[Any]:
+    def run_model(
+        cls, model: ModelProto, inputs: Sequence[np.ndarray], device: str = "CPU", **_: Any
+    ) -> tuple[Any, ...]:
         return cls.prepare(model, device).run(inputs)
 
     @classmethod

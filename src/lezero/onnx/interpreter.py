@@ -54,7 +54,7 @@ class Interpreter:
         version = opsets.get(call.domain, 1)
         found = find(call.domain, call.operator, version)
         if found is None:
-            raise OnnxError(_unknown(call, version))
+            raise _unknown(call, version)
         context = Context(
             call, version, lambda body, inputs: self.run(body, inputs, values, opsets, attributes), self.training
         )
@@ -65,10 +65,10 @@ class Interpreter:
                 result = found.compute(context, *operands, **given)
             else:
                 result = found.compute(context, *map(on_device, operands), **given)
-        except OnnxError:
-            raise
         except Exception as error:
-            raise OnnxError(f"{call}: {error}") from error
+            if isinstance(error, OnnxError) and error.located:
+                raise
+            raise _located(call, str(error)) from error
         return result if isinstance(result, tuple) else (result,)
 
     def _call_function(self, function: Function, operands: list[Any], given: dict[str, Any]) -> list[Any]:
@@ -77,10 +77,16 @@ class Interpreter:
         return self.run(function.body, operands, {}, function.opsets, attributes)
 
 
-def _unknown(call: Call, version: int) -> str:
+def _located(call: Call, what: str) -> OnnxError:
+    error = OnnxError(f"{call}: {what}")
+    error.located = True
+    return error
+
+
+def _unknown(call: Call, version: int) -> OnnxError:
     if call.domain in known_domains():
-        return f"{call}: this operator is not supported in version {version} of its set"
-    return f"{call}: nothing is known of the domain {call.domain!r}"
+        return _located(call, f"this operator is not supported in version {version} of its set")
+    return _located(call, f"nothing is known of the domain {call.domain!r}")
 
 
 def check_operands(program: Program, operands: Sequence[Any]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lezero import nn
 from lezero.onnx.interpreter import Interpreter, check_operands
-from lezero.onnx.program import Body, OnnxError, Program, _bodies, read
+from lezero.onnx.program import Body, Program, _bodies, read
 from lezero.onnx.registry import find, has_tensor_type, on_device
 from lezero.tensor import Tensor, tensor
 
@@ -133,7 +133,7 @@ class OnnxModule(nn.Module):
 def _operand(value: Any) -> Any:
     if isinstance(value, list):
         return [_operand(v) for v in value]
-    return on_device(value) if isinstance(value, np.ndarray) else value
+    return on_device(np.asarray(value)) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def _all_bodies(program: Program) -> Iterator[Body]:
@@ -157,7 +157,7 @@ def _check_operators(program: Program) -> None:
                 continue
             version = versions.get(call.domain, 1)
             if find(call.domain, call.operator, version) is None:
-                raise OnnxError(_unknown(call, version))
+                raise _unknown(call, version)
 
 
 def _fixed(program: Program) -> set[tuple[Body, str]]:

@@ -21,7 +21,12 @@ DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 class OnnxError(ValueError):
-    """A file that is no ONNX model, or one that cannot be run; the message names the node."""
+    """A file that is no ONNX model, or one that cannot be run; the message names the node.
+
+    located : whether it does already; what an operator's function raises is located by who called it
+    """
+
+    located = False
 
 
 @dataclass(frozen=True)
@@ -176,7 +181,7 @@ class _Reader:
         opsets = self._opsets(model.opset_import)
         functions = {(_domain(f.domain), f.name, f.overload): self._function(f, opsets) for f in model.functions}
         metadata = {e.key: e.value for e in model.metadata_props}
-        return Program(self._body(model.graph, ()), opsets, functions, metadata, self.path)
+        return Program(self._closed(self._body(model.graph)), opsets, functions, metadata, self.path)
 
     def _opsets(self, imports: Iterable[Any]) -> dict[str, int]:
         opsets = {_domain(i.domain): i.version for i in imports}
@@ -189,23 +194,23 @@ class _Reader:
 
     def _function(self, f: Any, opsets: Mapping[str, int]) -> Function:
         inputs, outputs = [Declared(n) for n in f.input], [Declared(n) for n in f.output]
-        body = self._ordered(f.name, self._calls(f.node), inputs, outputs, {}, ())
+        body = self._closed(self._ordered(f.name, self._calls(f.node), inputs, outputs, {}))
         defaults = {a.name: self._attribute(a) for a in f.attribute_proto}
         return Function(body, tuple(f.attribute), defaults, {**opsets, **self._opsets(f.opset_import)})
 
-    def _body(self, graph: Any, around: Iterable[str]) -> Body:
+    def _body(self, graph: Any) -> Body:
         constants = {t.name: self.array(t) for t in graph.initializer}
         for s in graph.sparse_initializer:
             constants[s.values.name] = self._dense(s)
         inputs = [self._declared(v) for v in graph.input if v.name not in constants]
         outputs = [self._declared(v) for v in graph.output]
-        return self._ordered(graph.name, self._calls(graph.node), inputs, outputs, constants, around)
+        return self._ordered(graph.name, self._calls(graph.node), inputs, outputs, constants)
 
     def _ordered(
         self, name: str, calls: list[Call], inputs: list[Declared], outputs: list[Declared],
-        constants: dict[str, np.ndarray], around: Iterable[str],
+        constants: dict[str, np.ndarray],
     ) -> Body:  # fmt: skip
-        """A body with its calls in order; what is read and not given must be of the graph `around`."""
+        """A body with its calls in order; what is read and not given is of the graph around it."""
         given = {v.name for v in inputs} | constants.keys() | {""}
         made_by: dict[str, Call] = {}
         for c in calls:
@@ -219,6 +224,13 @@ class _Reader:
         free = {n for r in reads for n in r} | {v.name for v in outputs}
         body = Body(name, ordered, inputs, outputs, constants, frozenset(free - given - made_by.keys()))
         body.last = _last_reads(body, reads)
+        return body
+
+    def _closed(self, body: Body) -> Body:
+        """A body around which there is no other."""
+        for name in sorted(body.free):
+            readers = [str(c) for c in body.calls if name in (*c.inputs, *(n for b in _bodies(c) for n in b.free))]
+            raise OnnxError(f"{self.name}: nothing gives {name!r}, which is read by {(readers or ['the results'])[0]}")
         return body
 
     def _sorted(self, calls: list[Call], made_by: dict[str, Call]) -> list[Call]:
@@ -263,9 +275,9 @@ class _Reader:
             case "TENSORS":
                 return [self.array(t) for t in a.tensors]
             case "GRAPH":
-                return self._body(a.g, ())
+                return self._body(a.g)
             case "GRAPHS":
-                return [self._body(g, ()) for g in a.graphs]
+                return [self._body(g) for g in a.graphs]
             case "SPARSE_TENSOR":
                 return self._dense(a.sparse_tensor)
             case "STRING":
@@ -295,8 +307,7 @@ class _Reader:
         dtype = numpy_dtype(tensor.elem_type) if tensor.elem_type else None
         if not tensor.HasField("shape"):
             return Declared(name, kind, dtype)
-        shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
-        return Declared(name, kind, dtype, shape)
+        return Declared(name, kind, dtype, tuple(map(_extent, tensor.shape.dim)))
 
     # -- arrays -------------------------------------------------------------------------------------------------
 
@@ -357,6 +368,13 @@ PACKED = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 def numpy_dtype(element_type: int) -> np.dtype:
     """NumPy's (or ml_dtypes') name for an ONNX element type."""
     return np.dtype(package().helper.tensor_dtype_to_np_dtype(element_type))
+
+
+def _extent(d: Any) -> int | str | None:
+    """Some exporters write -1 or a question mark for what they do not know."""
+    if d.HasField("dim_value"):
+        return d.dim_value if d.dim_value >= 0 else None
+    return d.dim_param if d.dim_param not in ("", "?") else None
 
 
 def _domain(domain: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from lezero.graph.dtype import as_dtype
-from lezero.onnx.program import Body, Call, OnnxError
+from lezero.onnx.program import Body, Call
 from lezero.tensor import Tensor, tensor
 
 
@@ -122,7 +122,3 @@ def host_shape(extents: Sequence[int]) -> np.ndarray:
     out = np.empty(len(extents), object)
     out[:] = extents
     return out
-
-
-def unsupported(call: Call, what: str) -> OnnxError:
-    return OnnxError(f"{call}: {what}")

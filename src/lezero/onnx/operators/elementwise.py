@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 import lezero as lz
+from lezero.graph.dtype import as_dtype
 from lezero.nn import functional as F
+from lezero.onnx.operators import narrow
 from lezero.onnx.program import numpy_dtype
 from lezero.onnx.registry import Context, has_tensor_type, on_device, on_host, operator
-from lezero.tensor import Tensor, tensor, where
+from lezero.tensor import Tensor, where
 
 # -- one function of the package each ---------------------------------------------------------------------------------
 
@@ -205,22 +207,29 @@ def swish(_: Context, x: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 @operator("Cast", host=True)
 def cast(_: Context, x: Any, *, to: int | str, saturate: int = 1, round_mode: str = "up") -> Any:
-    from lezero.onnx.operators.narrow import cast as narrow_cast
-
-    dtype = numpy_dtype(to) if isinstance(to, int) else np.dtype(to.lower())
-    if isinstance(x, Tensor) and has_tensor_type(dtype):
-        return x.to(lz.as_tensor(np.empty(0, dtype)).dtype)
-    return narrow_cast(x, dtype, to, bool(saturate), round_mode)
+    dtype = numpy_dtype(to) if isinstance(to, int) else np.dtype(_OLD_NAMES.get(to, to.lower()))
+    return _cast(x, dtype, bool(saturate), round_mode)
 
 
 @operator("CastLike", host=True)
 def cast_like(_: Context, x: Any, like: Any, *, saturate: int = 1, round_mode: str = "up") -> Any:
-    from lezero.onnx.operators.narrow import cast as narrow_cast
+    dtype = like.dtype.numpy if isinstance(like, Tensor) else like.dtype
+    cast = _cast(x, dtype, bool(saturate), round_mode)
+    return on_device(cast) if isinstance(like, Tensor) else cast
 
-    if isinstance(like, Tensor):
-        return (
-            on_device(x).to(like.dtype)
-            if not isinstance(x, np.ndarray) or has_tensor_type(x.dtype)
-            else tensor(narrow_cast(x, like.dtype.numpy, None, bool(saturate), round_mode))
-        )
-    return narrow_cast(on_host(x), like.dtype, None, bool(saturate), round_mode)
+
+_OLD_NAMES = {"FLOAT": "float32", "DOUBLE": "float64", "STRING": "O"}
+"""Names of types as version 1 of Cast has them, where they are not NumPy's in capitals."""
+
+
+def _cast(x: Any, dtype: np.dtype, saturate: bool, round_mode: str) -> Any:
+    if isinstance(x, Tensor) and has_tensor_type(dtype):
+        return x.to(as_dtype(dtype))
+    array = narrow.cast(x, dtype, saturate, round_mode)
+    return array if isinstance(x, Tensor) or not narrow.is_narrow(x.dtype) else on_device(array)
+
+
+@operator("BitCast", host=True)
+def bit_cast(_: Context, x: Any, *, to: int) -> Any:
+    """Taken at once: kernels have no such conversion."""
+    return on_device(narrow.same_bits(on_host(x), numpy_dtype(to)))

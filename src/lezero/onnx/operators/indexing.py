@@ -69,6 +69,21 @@ def scatter_nd(_: Context, x: Tensor, indices: Tensor, updates: Tensor, *, reduc
     return lz.reshape(flat, tuple(x.shape))
 
 
+@operator("TensorScatter", 24, host=True)
+def tensor_scatter(
+    _: Context, past: Any, update: Any, write_indices: Any = None, *, axis: int = -2, mode: str = "linear"
+) -> Tensor:
+    """A cache with new rows of each sample from its own position on; a circular one goes on from its beginning."""
+    past, update = on_device(past), on_device(update)
+    axis %= past.ndim
+    at = lz.arange(update.shape[axis]).reshape([-1 if k == axis else 1 for k in range(past.ndim)])
+    if write_indices is not None:
+        at = at + on_device(write_indices).to(lz.int64).reshape([-1] + [1] * (past.ndim - 1))
+    if mode == "circular":
+        at = at % past.shape[axis]
+    return lz.scatter(past, axis, lz.broadcast_to(at, tuple(update.shape)), update)
+
+
 @operator("TopK", 1, host=True)
 def top_k_1(_: Context, x: Any, *, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
     return _top(on_device(x), k, axis, True)

@@ -34,8 +34,10 @@ def _reduction(name: str, compute: Callable[[Tensor, tuple[int, ...], bool], Ten
         return call(x, None if axes is None else integers(axes), bool(keepdims), bool(noop_with_empty_axes))
 
 
-def _over(f: Callable[..., Tensor]) -> Callable[[Tensor, tuple[int, ...], bool], Tensor]:
-    return lambda x, axes, keep: f(x, dim=axes, keepdim=keep) if axes else x
+def _log_sum_exp(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+    if any(x.shape[a] == 0 for a in axes):
+        return lz.log(_sum(x, axes, keep))  # of nothing: minus infinity
+    return lz.logsumexp(x, dim=axes, keepdim=keep) if axes else x
 
 
 def _sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
@@ -84,7 +86,7 @@ _reduction("ReduceL1", lambda x, axes, keep: _sum(lz.abs(x), axes, keep), None, 
 _reduction("ReduceSumSquare", lambda x, axes, keep: _sum(x * x, axes, keep), None, 18)
 _reduction("ReduceL2", lambda x, axes, keep: lz.sqrt(_sum(x * x, axes, keep)), None, 18)
 _reduction("ReduceLogSum", lambda x, axes, keep: lz.log(_sum(x, axes, keep)), None, 18)
-_reduction("ReduceLogSumExp", _over(lz.logsumexp), None, 18)
+_reduction("ReduceLogSumExp", _log_sum_exp, None, 18)
 
 
 def _position(name: str, f: Callable[..., Tensor]) -> None:

@@ -148,7 +148,7 @@ def tile(_: Context, x: Any, repeats: Any) -> Any:
 
 @operator("Range", host=True)
 def range_(_: Context, start: Any, limit: Any, delta: Any) -> Any:
-    start, limit, delta = map(on_host, (start, limit, delta))
+    start, limit, delta = (on_host(v).reshape(()) for v in (start, limit, delta))
     if start.dtype.kind in "iuO":
         return np.arange(int(start), int(limit), int(delta)).astype(np.int64 if start.dtype == object else start.dtype)
     return tensor(np.arange(start, limit, delta).astype(start.dtype))
@@ -162,8 +162,7 @@ def _sliced(x: Any, starts: list[int], ends: list[int], axes: list[int] | None, 
     for start, end, axis, step in zip(starts, ends, axes, steps):
         axis, n = axis % x.ndim, x.shape[axis]
         if is_host(x) or step > 0:
-            end = None if step < 0 and end < -n else end
-            index[axis] = slice(start, end, step)
+            index[axis] = slice(start, None if step < 0 and end < -n else end, step)
         else:  # backwards: what is wanted forwards, then turned round
             chosen = range(*slice(start, None if end < -n else end, step).indices(int(n)))
             index[axis] = slice(chosen[-1], chosen[0] + 1, -step) if chosen else slice(0, 0)
