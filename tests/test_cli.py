@@ -1,5 +1,6 @@
 """The command line as a new user meets it: results, mistakes in one line, Ctrl-C."""
 
+import functools
 import gzip
 import json
 import os
@@ -13,7 +14,8 @@ import pytest
 
 import lezero as lz
 from lezero.cli import COMMANDS, run
-from lezero.cli.networks import Classifier, resized
+from lezero.cli.networks import NETWORKS, Classifier, resized
+from lezero.cli.others import OTHERS
 from lezero.cli.pictures import draw, side_by_side
 from lezero.data.randomness import batch_randomness
 from test_data_images import idx, write_mnist
@@ -216,12 +218,54 @@ def test_explain_prints_json_alone_beside_a_page(call, tmp_path):
     assert code == 0 and json.loads(out) and err.startswith("wrote ")
 
 
+TRANSFORMER = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "vocab_size": 50,
+}
+SMALL = {
+    **dict.fromkeys(("bert_base", "bert_base_for_masked_lm", "bert_base_for_sequence_classification"), TRANSFORMER),
+    "gpt2": {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 50},
+    "vit_b_16": {"num_layers": 1, "hidden_dim": 16, "num_heads": 2, "mlp_dim": 32},
+    "resnet18": {}, "mobilenet_v2": {"width_mult": 0.1}, "unet": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_networks_of_models_are_explained_by_name(call, monkeypatch, name):
+    monkeypatch.setattr(lz.models, name, functools.partial(getattr(lz.models, name), **SMALL[name]))
+    code, out, err = call("explain", name, "--batch", "2", "--json", *(() if name == "bert_base" else ("--train",)))
+    assert code == 0 and err == "" and json.loads(out)
+
+
+def test_every_network_of_models_has_a_name_here():
+    functions = {n for n in lz.models.__all__ if n.islower()}
+    assert functions | {"residual"} == set(NETWORKS) | set(OTHERS)
+    assert len(functions) == 14 and not set(NETWORKS) & set(OTHERS)
+
+
+@pytest.mark.parametrize(("name", "size", "made"), [("vit_b_16", 28, 32), ("mobilenet_v2", 8, 8), ("lenet5", 8, 28)])
+def test_classifiers_of_models_take_grey_images_of_any_size(monkeypatch, name, size, made):
+    monkeypatch.setattr(lz.models, name, functools.partial(getattr(lz.models, name), **SMALL.get(name, {})))
+    classifier = Classifier(name, size, ["a", "b", "c"])
+    assert classifier.size == made
+    assert classifier.probabilities(np.zeros((2, size, size), np.uint8)).shape == (2, 3)
+    assert NETWORKS["vgg16"].size(8) == 32 and NETWORKS["vgg16"].size(64) == 64  # its images are halved five times
+
+
 # -- mistakes -------------------------------------------------------------------------------------------------
 
 MISTAKES = [
     ((), "Usage: lezero"),
     (("quikstart",), "no such command 'quikstart'"),
-    (("train", "--model", "lenet6"), "no model 'lenet6'; there are residual, lenet5, resnet18"),
+    (("train", "--model", "lenet6"), "there is no network 'lenet6'; did you mean lenet5?"),
+    (("train", "--model", "zzz"), "there is no network 'zzz'; there are residual, lenet5, resnet18"),
+    (
+        ("train", "--model", "gpt2"),
+        "gpt2 does not classify images, which is what train teaches (lezero explain gpt2 shows it)",
+    ),
     (("train", "--epochs", "0"), "'--epochs'"),
     (
         ("train", "--data", "/nowhere/at/all"),
@@ -237,7 +281,8 @@ MISTAKES = [
     (("predict", "MODEL"), "name either files with images or --data"),
     (("predict", "MODEL", "/nowhere.png"), "there is no file '/nowhere.png'"),
     (("predict", "MODEL", "/"), "is a folder"),
-    (("explain", "lenet6"), "'lenet6' is neither an .lzm file nor one of"),
+    (("explain", "lenet6"), "'lenet6' is no .lzm file, and there is no network 'lenet6'; did you mean lenet5?"),
+    (("explain", "bert_base", "--train"), "--train: bert_base has no loss of its own; bert_base_for_masked_lm has"),
     (("explain", "lenet5", "--html", "/nowhere/x.html"), "there is no folder '/nowhere'"),
     (("cache", "burn"), "'burn' is not one of"),
 ]

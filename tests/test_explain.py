@@ -98,6 +98,27 @@ def test_backward_of_a_loss_is_included_on_request():
 
 
 @with_kernels
+def test_kernels_that_run_at_the_same_time_count_as_one_and_are_listed():
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 10))
+    optimizer = lz.optim.AdamW(model.parameters())
+
+    def step(x, y):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    found = lz.explain(step, lz.ones(4, 8), lz.tensor([1, 2, 3, 4]))
+    beside = [k for k in found.kernels if k.beside]
+    assert beside and found.after.kernels == len(found.kernels) - len(beside)
+    text = str(found)
+    assert f"{len(found.kernels)} are listed, {len(beside)} of them beside the one before" in text
+    assert text.count(" + ") == len(beside) and [k["beside"] for k in found.to_dict()["kernels"]].count(True) == len(
+        beside
+    )
+    alone = lz.explain(lambda x: x + 1, lz.ones(3))
+    assert len(alone.kernels) == 1 and "count as one" not in str(alone)
+
+
+@with_kernels
 def test_text_json_and_file(tmp_path):
     model, (x, _) = network(), batch()
     found = lz.explain(model, x)

@@ -152,6 +152,7 @@ def test_the_page_works_in_a_browser(explained, tmp_path):
     script = """
     const seen = {};
     for (const [name] of tabs) { open(name); seen[name] = main.textContent; }
+    seen["kernel tab"] = [...document.querySelectorAll("button")].map((b) => b.textContent.replace(/\\s/g, "")).find((t) => t.startsWith("Kernels"));
     open("graph");
     seen.passes = F.passes.map((p, at) => { graphs.at = at; graphTab(); return $("said").textContent; });
     graphs.changes = true; refreshGraph();
@@ -181,7 +182,14 @@ def test_the_page_works_in_a_browser(explained, tmp_path):
     """
     seen, complaints = driven(path, script, tmp_path)
     assert not complaints
-    assert f"{found.after.kernels}" in seen["overview"] and all(name in seen["overview"] for name, _ in found.passes)
+    beside = sum(k.beside for k in found.kernels)
+    assert beside and found.after.kernels == len(found.kernels) - beside
+    assert (
+        f"kernels{found.after.kernels}" in seen["overview"] and f"{len(found.kernels)} are listed" in seen["overview"]
+    )
+    assert f"{found.after.kernels} kernels and {beside} beside them" in seen["kernels"]
+    assert seen["kernel tab"] == f"Kernels{found.after.kernels}"
+    assert all(name in seen["overview"] for name, _ in found.passes)
     assert "layer1" in seen["graph"] and found.kernels[0].name in seen["kernels"]
     assert all(why in seen["refused"] for _, _, why in found.refused)
     assert all(r.value in seen["recomputed"] for r in found.recomputed)

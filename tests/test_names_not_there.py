@@ -1,13 +1,17 @@
 """Names of PyTorch that are not there say what to do, and what they advise does it."""
 
 import importlib
+import inspect
 import re
+import sys
 
 import numpy as np
 import pytest
 
 import lezero as lz
 from lezero import models, nn
+from lezero.absent import NAMES
+from lezero.misspelt import PUBLIC_PARTS
 from lezero.nn import functional as F
 from lezero.nn.absent import FUNCTIONS, LAYERS
 
@@ -17,10 +21,11 @@ torch = pytest.importorskip("torch")
 @pytest.mark.parametrize(
     ("module", "theirs", "advised"),
     [
+        ("lezero", torch, NAMES),
         ("lezero.nn", torch.nn, LAYERS),
         ("lezero.nn.functional", torch.nn.functional, FUNCTIONS),
     ],
-    ids=["layers", "functions"],
+    ids=["names", "layers", "functions"],
 )
 def test_advice_is_about_names_of_pytorch_that_are_not_there(module, theirs, advised):
     ours = importlib.import_module(module)
@@ -28,7 +33,7 @@ def test_advice_is_about_names_of_pytorch_that_are_not_there(module, theirs, adv
         assert hasattr(theirs, name) and not hasattr(ours, name), name
         with pytest.raises(AttributeError, match=re.escape(f"has no attribute {name!r}: {advice}") + "$"):
             getattr(ours, name)
-        for dotted in re.findall(r"\b(?:lz\.)?nn\.[\w.]*\w", advice):  # what is advised is there
+        for dotted in re.findall(r"\b(?:lz\.|lz\.nn\.|nn\.)[\w.]*\w", advice):  # what is advised is there
             found = lz
             for part in dotted.removeprefix("lz.").split("."):
                 found = getattr(found, part)
@@ -63,6 +68,107 @@ def test_every_layer_of_pytorch_is_there_or_says_something():
 def test_other_modules_say_what_to_do(module, name, says):
     with pytest.raises(AttributeError, match=rf"no attribute {name!r}: .*{re.escape(says)}"):
         getattr(importlib.import_module(module), name)
+
+
+def test_no_name_of_pytorch_is_taken_for_a_part_that_users_do_not_know():
+    for name in (n for n in dir(torch) if not n.startswith("_") and not hasattr(lz, n)):
+        with pytest.raises(AttributeError) as caught:
+            getattr(lz, name)
+        for suggested in re.findall(r"lezero\.([\w.]+)", str(caught.value)):
+            found = importlib.import_module("lezero")
+            for part in suggested.split("."):
+                found = getattr(found, part)
+            if inspect.ismodule(found):
+                assert suggested in PUBLIC_PARTS, (name, suggested)
+            else:
+                assert getattr(found, "__module__", None) in (None, "builtins") or found.__module__.startswith(
+                    "lezero"
+                ), name
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("from lezero.nn import LSTM", "cannot import name 'LSTM' from 'lezero.nn': recurrent layers"),
+        ("from lezero.nn import Linear, Lineer", "'Lineer' from 'lezero.nn': did you mean lezero.nn.Linear?"),
+        ("from lezero.nn.functional import rellu", "did you mean lezero.nn.functional.relu"),
+        ("from lezero import mode", "'mode' from 'lezero': lz.unique"),
+        ("from lezero import nn, LSTM", "'LSTM' from 'lezero': recurrent layers"),
+        ("from lezero.autograd import Variable", "'Variable' from 'lezero.autograd': every tensor"),
+        ("from lezero.optim import Adma", "did you mean lezero.optim.Adam?"),
+        ("from lezero.data import qwxyz", "cannot import name 'qwxyz' from 'lezero.data'$"),
+    ],
+)
+def test_imports_say_what_attributes_say(statement, says):
+    with pytest.raises(ImportError, match=says) as caught:
+        exec(statement)
+    assert type(caught.value) is ImportError
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("import lezero.fx", "no module named 'lezero.fx': lz.explain"),
+        (
+            "from lezero.utils.data import DataLoader",
+            "no module named 'lezero.utils': what loads data is in lezero.data",
+        ),
+        ("from lezero.cuda.amp import autocast", "'lezero.cuda.amp': lz.amp.autocast"),
+        ("import lezero.optm", "did you mean lezero.optim?"),
+        ("import lezero.nn.Linear", "it is a type of lezero.nn; from lezero.nn import Linear"),
+        ("import lezero.qwxyz", "no module named 'lezero.qwxyz'$"),
+        ("import qwxyz", "No module named 'qwxyz'$"),
+    ],
+)
+def test_modules_that_are_not_there_say_so_too(statement, says):
+    with pytest.raises(ModuleNotFoundError, match=says) as caught:
+        exec(statement)
+    assert caught.value.name in statement
+
+
+def test_attributes_can_be_asked_for():
+    assert not hasattr(nn, "LSTM") and getattr(nn, "LSTM", 3) == 3 and not hasattr(lz, "mode")
+
+
+UNCAUGHT = [
+    ("lz.ones(3).sofmax()", "'Tensor' object has no attribute 'sofmax'. Did you mean: 'softmax'?"),
+    ("lz.nn.Linear(2, 2).wieght", "'Linear' object has no attribute 'wieght'. Did you mean: 'weight'?"),
+    ("lz.nn.Linear(2, 2).paramters()", "Did you mean: 'parameters'?"),
+    ("lz.optim.SGD(lz.nn.Linear(2, 2).parameters()).zero_grads()", "Did you mean: 'zero_grad'?"),
+]
+
+
+@pytest.mark.parametrize(("expression", "says"), UNCAUGHT)
+def test_python_itself_suggests_members_of_tensors_and_layers(expression, says, capsys):
+    with pytest.raises(AttributeError) as caught:
+        eval(expression)
+    sys.__excepthook__(caught.type, caught.value, caught.tb)  # what prints an error that nobody caught
+    assert says in capsys.readouterr().err
+
+
+def test_what_ported_programs_ask_of_cuda_first():
+    assert lz.cuda.is_available() is False and lz.cuda.device_count() == 0
+    assert lz.ones(2).to("cuda" if lz.cuda.is_available() else "cpu").tolist() == [1, 1]
+    lz.cuda.manual_seed_all(3), lz.cuda.empty_cache(), lz.cuda.synchronize()
+    for name, says in (
+        ("amp", "lz.amp.autocast"),
+        ("memory_reserved", "lz.device"),
+        ("get_device_name", "lz.device.properties"),
+    ):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}': .*{says}"):
+            getattr(lz.cuda, name)
+
+
+def test_devices_of_a_backend_with_cuda(monkeypatch):
+    monkeypatch.setattr("lezero.cuda.devices", lambda: ["cpu", "cuda:0", "cuda:1"])
+    assert lz.cuda.is_available() and lz.cuda.device_count() == 2
+
+
+def test_settings_of_backends_say_what_to_do():
+    with pytest.raises(AttributeError, match=r"no attribute 'mps': lz.device.devices"):
+        lz.backends.mps.is_available()
+    with pytest.raises(AttributeError, match="no attribute 'cudnn': nothing has to be switched"):
+        lz.backends.cudnn.benchmark = True
 
 
 rng = np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -88,8 +89,9 @@ def test_lion_and_lamb_follow_their_formulas():
         np.testing.assert_allclose(ours[1].numpy(), p, rtol=1e-10)
 
 
+@pytest.mark.parametrize("pickled", [False, True])
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Lion", "LAMB"])
-def test_state_goes_on_where_it_was(name):
+def test_state_goes_on_where_it_was(name, pickled):
     ours, _, f, _ = problem()
     options = {"lr": 0.05, **({"momentum": 0.9} if name in ("SGD", "RMSprop") else {})}
     first = getattr(optim, name)(ours, **options)
@@ -103,7 +105,9 @@ def test_state_goes_on_where_it_was(name):
     run(first, ours, 3)
     copies = [nn.Parameter(p.detach().clone()) for p in ours]
     second = getattr(optim, name)(copies, lr=1.0)
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    second.load_state_dict(
+        pickle.loads(pickle.dumps(first.state_dict())) if pickled else copy.deepcopy(first.state_dict())
+    )
     assert second.param_groups[0]["lr"] == 0.05
     run(first, ours, 3), run(second, copies, 3)
     close(ours, copies, 1e-15)
@@ -477,6 +481,35 @@ def test_a_momentum_that_comes_and_goes():
             (p * p).sum().backward()
             o.step()
         assert w.tolist() == recorded.tolist()
+
+
+class Changing:
+    """A number that can be another one later, as other libraries' scalars can."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.value, dtype)
+
+
+@pytest.mark.parametrize("make", list(STEPS))
+@pytest.mark.parametrize("lr", [Changing(0.1), np.array(0.1)], ids=["object", "array"])
+def test_a_learning_rate_that_changes_where_it_is_is_used_as_it_is_now(make, lr):
+    w, expected = nn.Parameter(tensor([1.0, -2.0])), nn.Parameter(tensor([1.0, -2.0]))
+    ours, same = STEPS[make]([w]), STEPS[make]([expected])
+    ours.param_groups[0]["lr"] = lr
+    for rate in (0.1, 0.1, 0.1, 0.3, 0.0, 0.2):
+        if isinstance(lr, Changing):
+            lr.value = rate
+        else:
+            lr.fill(rate)
+        same.param_groups[0]["lr"] = rate
+        for p, optimizer in ((w, ours), (expected, same)):
+            optimizer.zero_grad()
+            (p * p).sum().backward()
+            optimizer.step()
+    np.testing.assert_array_equal(w.detach().numpy(), expected.detach().numpy())
 
 
 BUILT_IN = ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Lion", "LAMB"]

@@ -163,8 +163,21 @@ def test_mistakes_are_named():
 @pytest.mark.parametrize(
     "make, error, message",
     [
+        (lambda o: lr_scheduler.StepLR(o, 2.5), TypeError, r"^StepLR: step_size is an int, got 2\.5$"),
+        (lambda o: lr_scheduler.StepLR(o, 2, gamma="a"), TypeError, "^StepLR: gamma is a number, got 'a'$"),
+        (lambda o: lr_scheduler.MultiStepLR(o, [1.5]), TypeError, r"^MultiStepLR: a milestone is an int, got 1\.5$"),
+        (lambda o: lr_scheduler.LinearLR(o, total_iters=2.5), TypeError, "^LinearLR: total_iters is an int"),
+        (lambda o: lr_scheduler.ExponentialLR(o, "a"), TypeError, "^ExponentialLR: gamma is a number"),
+        (lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=10.5), TypeError, r"^OneCycleLR: total_steps is an int, got 10\.5$"),
+        (lambda o: lr_scheduler.OneCycleLR(o, 0.1, epochs=2.5, steps_per_epoch=3), TypeError, "^OneCycleLR: epochs is an int"),
+        (lambda o: lr_scheduler.OneCycleLR(o, "a", total_steps=10), TypeError, "^OneCycleLR: max_lr is a number"),
+        (lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=10, div_factor=0), ValueError, "^OneCycleLR: div_factor"),
+        (lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=-1), ValueError, "^ReduceLROnPlateau: patience and cooldown"),
+        (lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=2.5), TypeError, "^ReduceLROnPlateau: patience is an int"),
+        (lambda o: lr_scheduler.ReduceLROnPlateau(o, patiense=3), TypeError, "no argument 'patiense': did you mean 'patience'"),
+        (lambda o: lr_scheduler.ChainedScheduler([3]), TypeError, "^ChainedScheduler: schedules are needed, got a int"),
         (lambda o: lr_scheduler.StepLR(o, 0), ValueError, "^StepLR: step_size is 1 or more, got 0$"),
-        (lambda o: lr_scheduler.StepLR(o, [3]), TypeError, r"^StepLR: step_size is a number of steps, got \[3\]$"),
+        (lambda o: lr_scheduler.StepLR(o, [3]), TypeError, r"^StepLR: step_size is an int, got \[3\]$"),
         (lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=0), ValueError, "^CosineAnnealingLR: T_max is 1 or more, got 0$"),
         (lambda o: lr_scheduler.MultiStepLR(o, 3), TypeError, "^MultiStepLR: milestones are a list of steps, got 3$"),
         (lambda o: lr_scheduler.LambdaLR(o, 0.5), TypeError, r"^LambdaLR: lr_lambda is a function .*, got 0\.5$"),
@@ -198,3 +211,23 @@ def test_a_schedule_that_steps_before_its_optimizer_warns_once():
         other, _ = pair()
         schedule = lr_scheduler.StepLR(other, 1)
         other.step(), schedule.step()
+
+
+ARGUMENTS = {
+    "StepLR": (2,), "MultiStepLR": ([1],), "ExponentialLR": (0.9,), "CosineAnnealingLR": (5,), "LambdaLR": (lambda e: 1.0,),
+    "MultiplicativeLR": (lambda e: 1.0,), "LinearLR": (), "ConstantLR": (), "PolynomialLR": (), "WarmupLR": (2, 5),
+    "CosineAnnealingWarmRestarts": (5,), "ReduceLROnPlateau": (), "OneCycleLR": (0.1, 10),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_schedule_of_something_that_is_no_optimizer_is_refused(name):
+    with pytest.raises(TypeError, match=f"^{name}: an Optimizer is needed, got Linear$"):
+        getattr(lr_scheduler, name)(nn.Linear(2, 2), *ARGUMENTS[name])
+
+
+def test_that_is_every_schedule():
+    of_others = {"ChainedScheduler", "SequentialLR", "LRScheduler"}
+    assert {n for n in lr_scheduler.__all__ if n not in of_others} == set(ARGUMENTS)
+    with pytest.raises(TypeError, match=r"^SWALR: an Optimizer is needed, got Linear$"):
+        swa_utils.SWALR(nn.Linear(2, 2), 0.1)

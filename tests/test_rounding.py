@@ -49,3 +49,14 @@ def test_every_number_goes_through_choices_as_it_is(dtype):
         (lz.where(ours > second, ours * second, second), torch.where(theirs > other, theirs * other, other)),
     ):
         np.testing.assert_array_equal(mine.float().numpy(), expected.float().numpy())
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_numbers_are_not_rounded_before_something_is_multiplied_or_divided_by_them(name):
+    x = np.random.default_rng(0).normal(size=5000).astype("f4")
+    ours, theirs = lz.tensor(x).to(getattr(lz, name)), torch.tensor(x).to(getattr(torch, name))
+    for f in (lambda a: a * 0.3, lambda a: 0.3 * a, lambda a: a / 0.3, lambda a: a + 0.1, lambda a: 0.1 - a):
+        np.testing.assert_array_equal(f(ours).float().numpy(), f(theirs).float().numpy())
+    whole = ours.detach().requires_grad_()
+    (whole * 0.3).sum().backward()
+    assert float(whole.grad.float()[0]) == float(torch.tensor(0.3).to(getattr(torch, name)))

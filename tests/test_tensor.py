@@ -349,6 +349,13 @@ def test_copies_and_pickles_are_independent():
         np.testing.assert_array_equal(x.numpy(), A)
 
 
+def test_a_pickle_has_the_shape_of_its_tensor():
+    for x in (lz.tensor(3), lz.tensor(1.5, dtype=lz.bfloat16), lz.zeros((0, 2)), lz.tensor(CUBE).transpose(0, 2)):
+        other = pickle.loads(pickle.dumps(x))
+        assert other.shape == x.shape and other.dtype is x.dtype
+        np.testing.assert_array_equal(other.numpy(), x.numpy())
+
+
 @pytest.mark.parametrize("right", [False, True])
 def test_searchsorted_bisects_any_number_of_values(right):
     seen = lz.tensor([-1.0, 0.0, 1.0, 2.5, 40.0, np.nan])

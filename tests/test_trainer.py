@@ -197,9 +197,9 @@ def test_metrics_are_functions_or_built_in_names():
 
     trainer = Trainer(nn.Linear(6, 2), metrics=["accuracy", largest], progress=False)
     assert set(trainer.evaluate([(tensor(X), tensor(Y))])) == {"accuracy", "largest"}
-    assert list(Trainer(None, metrics={"right": accuracy}).metrics) == ["right"]
+    assert list(Trainer(nn.Linear(6, 2), metrics={"right": accuracy}).metrics) == ["right"]
     with pytest.raises(ValueError, match="no metric 'acuracy'; built in: accuracy"):
-        Trainer(None, metrics=["acuracy"])
+        Trainer(nn.Linear(6, 2), metrics=["acuracy"])
 
 
 def test_a_meter_weighs_by_samples():
@@ -394,13 +394,137 @@ def test_what_is_better():
 
 def test_mistakes_are_told():
     with pytest.raises(ValueError, match="schedule_per"):
-        Trainer(None, schedule_per="day")
-    with pytest.raises(ValueError, match="accumulate"):
-        Trainer(None, accumulate=0)
+        Trainer(nn.Linear(6, 2), schedule_per="day")
     with pytest.raises(ValueError, match="needs an optimizer and a loss_fn"):
-        Trainer(None).fit([], epochs=1)
-    with pytest.raises(ValueError, match="gave no batch"):
+        Trainer(nn.Linear(6, 2)).fit([], epochs=1)
+    with pytest.raises(ValueError, match=r"gave no batch$"):
         make().fit([], epochs=1)
+    with pytest.raises(ValueError, match="gave no batch; it is an iterator"):
+        make().fit(iter(loaders()[0]), epochs=2)
+
+
+def sgd():
+    return optim.SGD(nn.Linear(6, 2).parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"model": nn.Linear}, TypeError, "model is the class Linear; an instance"),
+        ({"model": "resnet"}, TypeError, "model is an nn.Module, got 'resnet'"),
+        ({"loss_fn": "cross_entropy"}, TypeError, "loss_fn is a function .*, got 'cross_entropy'"),
+        (
+            {"loss_fn": nn.CrossEntropyLoss},
+            TypeError,
+            r"class CrossEntropyLoss; give an instance, CrossEntropyLoss\(\)",
+        ),
+        ({"optimizer": optim.SGD}, TypeError, r"the class SGD; give SGD\(model.parameters"),
+        ({"optimizer": F.cross_entropy, "loss_fn": sgd()}, TypeError, "optimizer and loss_fn are swapped"),
+        ({"optimizer": sgd()}, ValueError, "none of this model's parameters"),
+        ({"scheduler": 3}, TypeError, r"scheduler is an instance with a step\(\), got 3"),
+        ({"scheduler": optim.lr_scheduler.StepLR}, TypeError, "got the class StepLR"),
+        ({"scheduler": optim.lr_scheduler.StepLR(sgd(), 2)}, ValueError, "the scheduler drives another optimizer"),
+        ({"callbacks": [EarlyStopping]}, TypeError, "the callback EarlyStopping is a class; give an instance"),
+        ({"callbacks": EarlyStopping()}, TypeError, "callbacks is a list"),
+        ({"callbacks": [print]}, TypeError, "derive from lezero.trainer.Callback"),
+        ({"autocast": True}, TypeError, "a dtype, lz.bfloat16 or lz.float16, .*got True"),
+        ({"autocast": lz.float64}, TypeError, "bfloat16 or float16, got float64"),
+        ({"scaler": True}, TypeError, r"scaler is an amp.GradScaler\(\), got True"),
+        ({"clip_grad_norm": "1"}, ValueError, "clip_grad_norm is a number above 0, got '1'"),
+        ({"clip_grad_norm": 0.0}, ValueError, "clip_grad_norm is a number above 0, got 0.0"),
+        ({"accumulate": 0}, ValueError, "accumulate must be 1 or more, got 0"),
+        ({"accumulate": 1.5}, TypeError, "accumulate is an int, got 1.5"),
+        ({"metrics": [3]}, TypeError, "metric .* is a function of outputs and targets, got 3"),
+        ({"metrics": {"loss2": nn.MSELoss}}, TypeError, "metric 'loss2' is a function .* got the class MSELoss"),
+    ],
+)
+def test_wrong_arguments_are_told_at_construction(arguments, error, says):
+    with pytest.raises(error, match=f"^(Trainer|autocast): .*{says}"):
+        Trainer(**{"model": nn.Linear(6, 2), "loss_fn": F.cross_entropy, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        (
+            {"loader": TensorDataset(X, Y)},
+            TypeError,
+            "fit takes batches.*a TensorDataset gives single items: DataLoader",
+        ),
+        ({"validation": TensorDataset(X, Y)}, TypeError, "fit: validation takes batches"),
+        ({"loader": (X, Y)}, TypeError, r"DataLoader\(TensorDataset\(x, y\)"),
+        ({"loader": tensor(X)}, TypeError, r"DataLoader\(TensorDataset\(x, y\)"),
+        ({"loader": 3}, TypeError, "takes batches.*got 3"),
+        ({"epochs": "3"}, TypeError, "epochs is an int, got '3'"),
+        ({"epochs": -1}, ValueError, "epochs must be 0 or more"),
+        ({"checkpoints": True}, TypeError, "checkpoints is a Checkpoints or the folder"),
+    ],
+)
+def test_what_fit_cannot_use_is_told_before_anything_is_trained(given, error, says):
+    trainer = make()
+    before = parameters(trainer)
+    with pytest.raises(error, match=says):
+        trainer.fit(**{"loader": loaders()[0], "epochs": 1, **given})
+    for key, value in parameters(trainer).items():
+        np.testing.assert_array_equal(value, before[key])
+
+
+def test_evaluate_and_predict_take_no_dataset_either():
+    for call in (make().evaluate, make().predict):
+        with pytest.raises(TypeError, match="gives single items"):
+            call(TensorDataset(X, Y))
+    with pytest.raises(TypeError, match="tensors and arrays"):
+        make().predict(X)
+
+
+@pytest.mark.parametrize(
+    ("loss", "error", "says"),
+    [
+        (nn.CrossEntropyLoss(reduction="none"), ValueError, r"loss_fn gave a tensor of shape \(8,\).*\.mean\(\)"),
+        (lambda outputs, targets: 1.0, TypeError, "loss_fn gave 1.0; a tensor of one element is needed"),
+        (lambda outputs, targets: None, TypeError, "loss_fn gave None"),
+    ],
+)
+def test_a_loss_that_is_no_scalar_tensor_is_told_at_the_first_batch(loss, error, says):
+    trainer = make()
+    trainer.loss_fn = loss
+    with pytest.raises(error, match=says):
+        trainer.fit(*loaders(), epochs=1)
+    with pytest.raises(error, match=r"loss_fn gave"):
+        trainer.evaluate(loaders()[0])
+    trainer.loss_fn, trainer.metrics = F.cross_entropy, {"each": loss}
+    if error is ValueError:
+        with pytest.raises(error, match=r"metric 'each' gave a tensor of shape \(8,\)"):
+            trainer.fit(*loaders(), epochs=1)
+
+
+def test_targets_that_are_missing_are_told():
+    with pytest.raises(TypeError, match=r"\nthe batch had no targets: batches are \(inputs, targets\)"):
+        make().fit(DataLoader(TensorDataset(X), 8), epochs=1)
+
+
+class Rows:
+    """Items as dicts, as data sets of language models have them."""
+
+    def __init__(self, key):
+        self.key = key
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, index):
+        return {"x": X[index], self.key: Y[index]}
+
+
+@pytest.mark.parametrize("key", ["labels", "label", "targets", "target"])
+def test_batches_that_are_dicts_go_to_the_model_by_name(key):
+    trainer, plain = (make(scheduler=False) for _ in range(2))
+    trainer.model, plain.model = trainer.model[0], plain.model[0]
+    named, unnamed = DataLoader(Rows(key), 8), DataLoader(TensorDataset(X, Y), 8)
+    trainer.fit(named, named, epochs=1)
+    plain.fit(unnamed, unnamed, epochs=1)
+    assert trainer.history == plain.history
+    np.testing.assert_array_equal(trainer.predict(named).numpy(), plain.predict(unnamed).numpy())
 
 
 def test_plain_lines_when_there_is_no_terminal(capsys):

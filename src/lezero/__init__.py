@@ -43,7 +43,8 @@ newaxis = None
 _LAZY = {
     name: name
     for name in (
-        "amp", "autograd", "data", "debug", "device", "export", "io", "models", "nn", "onnx", "optim", "profiler", "runtime", "trainer",
+        "amp", "autograd", "backends", "cuda", "data", "debug", "device", "export", "io", "models", "nn", "onnx", "optim", "profiler",
+        "runtime", "trainer",
     )
 } | {
     "Trainer": "trainer:Trainer",
@@ -77,28 +78,6 @@ _LAZY |= {
     """.split()
 }  # fmt: skip
 
-_ELSEWHERE = {
-    "FloatTensor": "lz.tensor(data, dtype=lz.float32) makes tensors",
-    "LongTensor": "lz.tensor(data, dtype=lz.int64) makes tensors",
-    "backends": "lz.device lists backends and their settings",
-    "compile": "every recorded step is compiled, and lz.jit(function) captures one so that it is recorded only once",
-    "cuda": "lz.device.devices() lists the devices of the backend in use, and .to(device) moves there",
-    "distributed": "training on several machines is not there yet",
-    "embedding": "lz.nn.functional.embedding(indices, weight) looks rows up",
-    "fft": "there are no Fourier transforms yet; numpy.fft works on x.numpy() where no gradient is needed",
-    "func": "lz.grad, lz.vjp and lz.value_and_grad take gradients of functions",
-    "linalg": "there is no linear algebra of this kind yet; numpy.linalg works on x.numpy() where no gradient is needed",
-    "mps": "lz.device.devices() lists the devices of the backend in use, and .to(device) moves there",
-    "set_anomaly_enabled": "lz.debug.check_numerics() finds where a NaN comes from",
-    "set_default_device": "give device= where tensors are made",
-    "set_default_tensor_type": "lz.set_default_dtype(dtype) sets the dtype of tensors made of Python floats",
-    "set_printoptions": "numpy.set_printoptions and print(x.numpy()) show values in other forms",
-    "use_deterministic_algorithms": "nothing has to be switched; lz.manual_seed(seed) starts the random numbers",
-    "utils": "what loads data is in lezero.data, and what helps with modules in lezero.nn.utils",
-    "vmap": "functions of batches are written with operations that broadcast",
-}
-"""What newcomers from PyTorch look for under another name."""
-
 if TYPE_CHECKING:
     from lezero import amp, autograd, data, debug, device, io, models, nn, optim
     from lezero.io import load, save
@@ -108,7 +87,9 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     place = _LAZY.get(name)
     if place is None:
-        raise unknown(__name__, name, _ELSEWHERE.get(name, ""))
+        from lezero.absent import advice
+
+        raise unknown(__name__, name, advice(name))
     module, _, attribute = place.partition(":")
     value = import_module(f"lezero.{module}")
     if attribute:

@@ -381,11 +381,22 @@ def normal(mean: Any, std: Any, size: Any = None, *, generator: Any = None, dtyp
             raise TypeError("normal: give size where neither mean nor std is a tensor")
         size = broadcast_shapes("normal", *shape)
         dtype = dtype or result_type(*(x for x in (mean, std) if isinstance(x, Tensor)))
+    if not isinstance(std, Tensor) and std < 0:
+        raise ValueError(f"normal: std must be 0 or more, got {std}")
     return randn(size, generator=generator, dtype=dtype) * std + mean
 
 
 def bernoulli(input: Tensor, *, generator: Any = None) -> Tensor:
-    """1 with the probabilities given, else 0."""
+    """1 with the probabilities given, else 0.
+
+    Raises
+    ------
+    ValueError
+        For probabilities that are there and not from 0 to 1; those still to be computed count as 0 below and 1 above.
+    """
+    buffer = input._buffer
+    if buffer is not None and not ((buffer.array >= 0) & (buffer.array <= 1)).all():
+        raise ValueError("bernoulli: probabilities must be from 0 to 1")
     return (rand(input.shape, generator=generator, dtype=input.dtype) < input)._cast(input.dtype)
 
 

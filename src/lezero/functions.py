@@ -13,6 +13,7 @@ from lezero import rearranged as _rearranged
 from lezero import tensor as _t
 from lezero.ops.base import REGISTRY as _OPS
 from lezero.runtime.recorder import record as _record
+from lezero.tensor import Pair as _Pair
 from lezero.tensor import Tensor
 from lezero.tensor.writing import in_place as _write_in_place
 
@@ -42,10 +43,15 @@ def _function(name: str) -> Callable:
 
 
 def _numpy_names(method: Callable) -> Callable:
-    """`method`, which also takes NumPy's (and the array API standard's) names of its arguments, as PyTorch does."""
+    """`method`, which also takes NumPy's (and the array API standard's) names of its arguments, as PyTorch does.
+
+    ``np.sum(tensor)`` and the like call the method of that name with an `out`, and more that is None.
+    """
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if "out" in kwargs:
+            return _asked_by_numpy(method, args, kwargs)
         if kwargs:
             if "axis" in kwargs:
                 kwargs["dim"] = kwargs.pop("axis")
@@ -56,6 +62,17 @@ def _numpy_names(method: Callable) -> Callable:
     return call
 
 
+def _asked_by_numpy(method: Callable, args: Any, kwargs: dict[str, Any]) -> Any:
+    if kwargs.pop("out") is not None:
+        raise TypeError(f"{method.__name__}: a tensor is computed anew; out= is not taken")
+    if "ddof" in kwargs:
+        kwargs["correction"] = kwargs.pop("ddof")
+    renamed = {_RENAMED.get(name, name): value for name, value in kwargs.items() if value is not None}
+    result = method(*args, **renamed)
+    return result.values if isinstance(result, _Pair) else result
+
+
+_RENAMED = {"axis": "dim", "keepdims": "keepdim"}
 _WITH_AXIS = """
 sum mean prod amax amin var std any all logsumexp norm argmax argmin max min softmax log_softmax cumsum cumprod
 squeeze unsqueeze

@@ -60,6 +60,8 @@ def put(x: Any, index: Any, value: Any) -> None:
     indices = tuple(chosen.values())
     target = record(OPS["gather_nd"], (moved, *indices), ())
     value = _fitting(value, x, target.ndim)._cast(x.dtype)
+    selected = _arranged(target.shape, place)
+    _check_source(f"x[index] = value: the index selects {selected}", value, selected)
     if place is not None:
         axes = place(target.ndim)
         value = value.expand(tuple(target.shape[a] for a in axes)).permute(_inverse(axes))
@@ -92,6 +94,12 @@ def _put_slice(x: Any, entries: list[Any], value: Any) -> None:
             starts[d] = rec.symbol(start)
             stops[d] = starts[d] + (stops[d] - start)
     x._set(record(OPS["slice_update"], (x, value), (tuple(starts), tuple(stops), tuple(steps))))
+
+
+def _arranged(shape: tuple[int, ...], place: Any) -> tuple[int, ...]:
+    """The shape of what an index selects, in the order its dimensions have for the user."""
+    shape = _plain(shape)
+    return shape if place is None else tuple(shape[a] for a in place(len(shape)))
 
 
 def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -307,11 +315,12 @@ def _arrangement(ndim: int, chosen: dict[int, Any]) -> tuple[Any, Any]:
 
 def _fitting(value: Any, x: Any, ndim: int) -> Any:
     """A value to be written: a number as a run-time input of x's dtype, a tensor without leading extents of 1 too many."""
-    from lezero.tensor.creation import _number
+    from lezero.tensor.creation import _number, need_fit
 
     if not isinstance(value, Handle):
         if not isinstance(value, (bool, int, float, complex, np.generic)):
             raise TypeError(f"in-place write: a tensor, an array or a number is needed, got {type(value).__name__}")
+        need_fit("in-place write", value, x.dtype)
         return _number(value)._cast(x.dtype)
     extra = value.ndim - ndim  # type: ignore[attr-defined]
     if extra > 0 and all(d == 1 for d in value.shape[:extra]):  # type: ignore[attr-defined]
@@ -368,4 +377,16 @@ def _put_masked(x: Any, mask: Any, value: Any) -> None:
         x._set(record(OPS["where"], (mask, _fitting(value, x, 0)._cast(x.dtype), x), ()))
         return
     (positions,) = _positions(mask.reshape(-1))
-    put(_flat(x, mask), positions, value)
+    flat = _flat(x, mask)
+    places = (int(positions.shape[0]), *_plain(flat.shape[1:]))
+    _check_source(f"x[mask] = value: the mask holds at {places[0]} places", value, places)
+    put(flat, positions, value)
+
+
+def _check_source(what: str, value: Any, shape: tuple[int, ...]) -> None:
+    """Refuse a value that does not broadcast to what it is written to."""
+    given = _plain(value.shape)
+    extra = len(given) - len(shape)
+    lead, rest = given[: max(extra, 0)], given[max(extra, 0) :]
+    if any(d != 1 for d in lead) or any(a not in (1, b) for a, b in zip(reversed(rest), reversed(shape))):
+        raise ValueError(f"{what}, so a value that broadcasts to {shape} is needed, got shape {given}")

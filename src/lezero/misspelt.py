@@ -1,25 +1,38 @@
 """What was probably meant by a name that a public module does not have.
 
 Every public module ends with ``suggest_names(__name__)``, and says what to do about names that newcomers bring from PyTorch
-and that no spelling finds.  Nothing is looked up, and nothing imported, before a name is
-missing.
+and that no spelling finds.  Nothing is looked up, and nothing imported, before a name is missing.
+
+``from package import name`` asks for the attribute, and then says in words of its own that it is not there, unless what was
+raised is something else than an AttributeError.  So an import gets an ImportError of ours.  ``import package.name`` asks no
+module: a finder behind all others says what is known.  (Of a misspelt member of a tensor or a layer Python itself says what
+was probably meant, where it prints the error; a ``__getattr__`` of theirs would slow down every access.)
 """
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from inspect import CO_VARKEYWORDS
-from types import MappingProxyType, ModuleType
+from types import FrameType, MappingProxyType, ModuleType
 from typing import Any
+
+PUBLIC_PARTS = frozenset(
+    """amp autograd cuda data debug device io models nn optim profiler runtime trainer nn.functional nn.init nn.utils
+    optim.lr_scheduler optim.swa_utils data.datasets data.transforms""".split()
+)
+"""Modules that users know, below the package."""
 
 PACKAGES = (
     "lezero.nn", "lezero.nn.functional", "lezero.optim", "lezero.optim.lr_scheduler", "lezero.data", "lezero.io", "lezero.models",
     "lezero.trainer", "lezero.amp", "lezero.autograd", "lezero",
 )  # fmt: skip
 """Where a name may be that is asked for elsewhere, in the order of suggestions."""
+
+IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
 _WEIGHTS = (
     "networks begin with random weights, and published ones are loaded into them: "
@@ -46,20 +59,65 @@ def suggest_names(module: str, elsewhere: Mapping[str, str] = MappingProxyType({
     here["__getattr__"] = __getattr__
 
 
-def unknown(module: str, name: str, advice: str = "") -> AttributeError:
-    """The error for a name that a module does not have; `advice` says more than its spelling can."""
+def unknown(module: str, name: str, advice: str = "") -> AttributeError | ImportError:
+    """The error for a name that a module does not have; `advice` says more than its spelling can.
+
+    It is called by the module's ``__getattr__``, and that by whoever asks for the name.
+    """
     if not advice and not name.startswith("_"):
         meant = _meant(module, name)
         advice = f"did you mean {' or '.join(meant)}?" if meant else ""
+    if _imports(sys._getframe(2)):
+        said = f"cannot import name {name!r} from {module!r}" + (f": {advice}" if advice else "")
+        return ImportError(said, name=module)
     return AttributeError(
         f"module {module!r} has no attribute {name!r}" + (f": {advice}" if advice else ""),
         name=name,  # without obj, so that Python adds no suggestion of its own
     )
 
 
+def _imports(frame: FrameType) -> bool:
+    """Whether what a frame is about is ``from … import …``."""
+    at = frame.f_lasti
+    return at >= 0 and frame.f_code.co_code[at] == IMPORT_FROM
+
+
+class _Finder:
+    """Finds no module, and says of those that lezero does not have what is known about their names."""
+
+    @staticmethod
+    def find_spec(fullname: str, path: Any = None, target: Any = None) -> None:
+        parent, _, name = fullname.rpartition(".")
+        if fullname.split(".", maxsplit=1)[0] != "lezero" or parent not in sys.modules:
+            return
+        try:
+            found = getattr(sys.modules[parent], name)
+        except AttributeError as error:
+            advice = str(error).partition(": ")[2]
+            said = f"no module named {fullname!r}" + (f": {advice}" if advice else "")
+            raise ModuleNotFoundError(said, name=fullname) from None
+        if not isinstance(found, ModuleType):
+            raise ModuleNotFoundError(
+                f"no module named {fullname!r}: it is a {type(found).__name__} of {parent}; from {parent} import {name}",
+                name=fullname,
+            )
+
+
+sys.meta_path.append(_Finder)  # type: ignore[arg-type]
+
+
 def public_names(module: str) -> list[str]:
     m = sys.modules[module]
-    return [n for n in getattr(m, "__all__", None) or dir(m) if not n.startswith("_")]
+    names = getattr(m, "__all__", None) or [n for n in dir(m) if _is_ours(m, n)]
+    return [n for n in names if not n.startswith("_")]
+
+
+def _is_ours(module: ModuleType, name: str) -> bool:
+    """Whether a name of a module without ``__all__`` is for users: no part they do not know, and nothing it imported."""
+    value = vars(module).get(name)
+    if isinstance(value, ModuleType):
+        return value.__name__.removeprefix("lezero.") in PUBLIC_PARTS
+    return value is not unknown and str(getattr(value, "__module__", None) or "lezero").startswith("lezero")
 
 
 def _meant(module: str, name: str) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lezero.arguments import whole
 from lezero.graph import dtype as dt
 from lezero.ops import rearrange as _rearrange
 from lezero.ops.base import REGISTRY as OPS
@@ -35,7 +36,11 @@ def _values(name: str, t: Tensor) -> np.ndarray:
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Diagonals of the matrices in two dimensions, as a new last one."""
     op = OPS["diagonal"]
-    values = (offset, normalize_axis("diagonal", dim1, input.ndim), normalize_axis("diagonal", dim2, input.ndim))
+    values = (
+        whole("diagonal: offset", offset),
+        normalize_axis("diagonal", dim1, input.ndim),
+        normalize_axis("diagonal", dim2, input.ndim),
+    )
     return record(op, (input,), op.bind(dict(zip(op.attrs, values))))
 
 
@@ -76,7 +81,7 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
         return roll(input.reshape(-1), shifts, 0).reshape(input.shape)
     shifts, dims = ((x,) if isinstance(x, int) else tuple(x) for x in (shifts, dims))
     for shift, dim in zip(shifts, dims):
-        d = normalize_axis("roll", dim, input.ndim)
+        d, shift = normalize_axis("roll", dim, input.ndim), whole("roll: a shift", shift)
         n = int(input.shape[d])
         k = shift % n if n else 0
         if k:
@@ -95,13 +100,31 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 
 
 def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
-    """Each element `repeats` times in a row; a tensor of repeats, one for each element, is read."""
+    """Each element `repeats` times in a row; repeats of each element (a tensor or a list of ints) are read."""
     x = input.reshape(-1) if dim is None else input
     d = normalize_axis("repeat_interleave", 0 if dim is None else dim, x.ndim)
+    if isinstance(repeats, (list, tuple)):
+        repeats = tensor(repeats)
     if isinstance(repeats, Tensor):
-        counts = np.broadcast_to(_values("repeat_interleave", repeats), (int(x.shape[d]),))
-        return x.index_select(d, tensor(np.repeat(np.arange(int(x.shape[d])), counts)))
-    return _rearrange.repeat_interleave(x, repeats, d)
+        n = int(x.shape[d])
+        counts = _repeats(repeats, n, d)
+        return x.index_select(d, tensor(np.repeat(np.arange(n), counts)))
+    return _rearrange.repeat_interleave(x, whole("repeat_interleave: repeats", repeats, 0), d)
+
+
+def _repeats(repeats: Tensor, n: int, d: int) -> np.ndarray:
+    """How often each of `n` elements is repeated."""
+    if repeats.dtype.kind not in "iu":
+        raise TypeError(f"repeat_interleave: repeats are integers, got {repeats.dtype.name}")
+    counts = _values("repeat_interleave", repeats)
+    if counts.ndim > 1 or counts.size not in (1, n):
+        raise ValueError(
+            f"repeat_interleave: one count, or one for each of the {n} elements of dimension {d}, is needed; got repeats of "
+            f"shape {counts.shape}"
+        )
+    if counts.size and counts.min() < 0:
+        raise ValueError(f"repeat_interleave: repeats must not be negative, got {counts.min()}")
+    return np.broadcast_to(counts.reshape(-1), (n,))
 
 
 def tile(input: Tensor, *dims: Any) -> Tensor:
@@ -117,8 +140,8 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
 def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Cut at the given positions, or into a number of parts whose extents differ by one at most."""
     n = int(input.shape[normalize_axis("tensor_split", dim, input.ndim)])
-    if isinstance(indices_or_sections, int):
-        parts = indices_or_sections
+    if not isinstance(indices_or_sections, (tuple, list)):
+        parts = whole("tensor_split: the number of parts", indices_or_sections, 1)
         sizes = [n // parts + (k < n % parts) for k in range(parts)]
     else:
         edges = [0, *(builtins.min(builtins.max(i if i >= 0 else n + i, 0), n) for i in indices_or_sections), n]
@@ -145,6 +168,11 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of `size` elements every `step` elements along a dimension, as a new last one (each holds copies)."""
     d = normalize_axis("unfold", dimension, input.ndim)
+    size, step = whole("unfold: size", size, 0), whole("unfold: step", step, 1)
+    if int(size) > int(input.shape[d]):
+        raise ValueError(
+            f"unfold: a window of {int(size)} elements is more than the extent {int(input.shape[d])} of dimension {d}"
+        )
     count = (input.shape[d] - size) // step + 1
     index = arange(count).unsqueeze(1) * step + arange(size)
     return record(OPS["take"], (input, index), (d,)).movedim(d + 1, -1)
@@ -201,8 +229,17 @@ def index_put(input: Tensor, indices: tuple, values: Any, accumulate: bool = Fal
 
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """With the elements of `source`, one after the other, where the mask holds."""
+    """With the elements of `source`, one after the other, where the mask holds; there are at least as many as it has places.
+
+    Masks that are still to be computed, and all under ``lz.jit``, are not counted; elements that lack are the last one then.
+    """
     from lezero.ops.indexing import masked_scatter as rule
+
+    buffer = mask._buffer
+    if buffer is not None and mask.dtype is dt.bool_ and STATE.capture is None:
+        places = int(np.broadcast_to(buffer.array, tuple(map(int, input.shape))).sum())
+        if places > source.numel():
+            raise ValueError(f"masked_scatter: the mask has {places} places, the source {int(source.numel())} elements")
 
     return rule(input, mask, source)
 
@@ -248,6 +285,8 @@ def unique(
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each integer occurs, or the sum of its weights."""
     values = _values("bincount", input)
+    if values.ndim != 1 or values.dtype.kind not in "iub" or (values.size and values.min() < 0):
+        raise ValueError("bincount: a vector of integers from 0 on is needed")
     n = builtins.max(minlength, int(values.max()) + 1 if values.size else 0)
     source = record(OPS["full"], (), (tuple(input.shape), 1, dt.int64)) if weights is None else weights
     return index_add(zeros(n, dtype=source.dtype), 0, input, source)
@@ -274,17 +313,41 @@ def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
-    """Positions along the last dimension drawn with the given weights (which need not add up to 1)."""
+    """Positions along the last dimension drawn with the given weights (which need not add up to 1).
+
+    Raises
+    ------
+    ValueError
+        For weights that are negative, infinite or NaN, or of which too few in a row are above 0: `num_samples` are needed, or
+        one with `replacement`.  Weights that are still to be computed are looked at by the run that does, which raises an
+        IndexError.
+    """
+    num_samples = whole("multinomial: num_samples", num_samples, 1)
     n = int(input.shape[-1])
     if not replacement:
         if num_samples > n:
             raise ValueError(f"multinomial: {num_samples} draws from {n} without replacement")
+    _expect_weights(input, 1 if replacement else int(num_samples))
+    if not replacement:
         # the largest of log w + Gumbel noise is a draw by weight; the k largest are k draws without replacement
         u = rand(*input.shape, dtype=dt.float64, generator=generator)
         return (input.double().log() - (-(u.clamp(1e-300).log())).log()).topk(num_samples, -1).indices
     total = input.double().cumsum(-1)
     u = rand(*input.shape[:-1], num_samples, dtype=dt.float64, generator=generator) * total[..., -1:]
     return (total.unsqueeze(-2) <= u.unsqueeze(-1)).sum(-1).clamp(max=n - 1)
+
+
+def _expect_weights(weights: Tensor, needed: int) -> None:
+    """Finite, not negative, and `needed` of each row above 0; the run that computes them looks at those that are not there."""
+    says = f"multinomial: weights must be finite and not negative, {needed} or more of each row above 0"
+    buffer = weights._buffer
+    if buffer is not None and STATE.capture is None:
+        array = buffer.array
+        if not (((array >= 0) & (array < np.inf)).all() and ((array > 0).sum(-1) >= needed).all()):
+            raise ValueError(says)
+        return
+    sound = ((weights >= 0) & (weights < float("inf"))).all(-1) & ((weights > 0).sum(-1) >= needed)
+    expect((~sound.all())._cast(dt.int64), 1, says)
 
 
 # -- of several tensors -------------------------------------------------------------------------------------------------
@@ -300,6 +363,9 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Coordinates of all points of a grid, from the coordinates along each axis."""
     if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
         tensors = tuple(tensors[0])
+    for t in tensors:
+        if not isinstance(t, Tensor):
+            raise TypeError(f"meshgrid: coordinates are tensors, got a {type(t).__name__}")
     return tuple(_rearrange.meshgrid(*tensors, indexing=indexing))
 
 

@@ -13,35 +13,29 @@ from lezero.cli.data import check_output, user_errors
 
 @click.command()
 @click.argument("model")
-@click.option("--batch", default=64, show_default=True, type=click.IntRange(1), help="Images in the example.")
+@click.option(
+    "--batch", default=64, show_default=True, type=click.IntRange(1), help="Images or sequences in the example."
+)
 @click.option("--train", "training", is_flag=True, help="Explain a whole training step instead of the forward pass.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--html", "page", metavar="FILE", help="Write a page for the browser instead of printing text.")
 def explain(model: str, batch: int, training: bool, as_json: bool, page: str | None) -> None:
     """Show what recording and restructuring make of a model.
 
-    MODEL is an .lzm file, or the name of a network: residual, lenet5 or resnet18.
+    MODEL is an .lzm file, or the name of a network: residual, or one of lezero.models, such as resnet50 or bert_base.
     """
     import lezero as lz
-    from lezero.cli.networks import NETWORKS, Classifier
     from lezero.runtime.figures import byte_count
 
     if page is not None:
         check_output("--html", Path(page))
-    if model in NETWORKS:
-        size = NETWORKS[model][1] or (64 if model == "resnet18" else 28)
-        classifier = Classifier(model, size, [str(n) for n in range(10)])
-    elif Path(model).suffix == ".lzm":
-        with user_errors():
-            classifier = Classifier.open(model)
-    else:
-        raise click.UsageError(f"{model!r} is neither an .lzm file nor one of {', '.join(NETWORKS)}")
+    example = _example_of(model, batch)
     if training:
-        step, arguments = training_step(classifier, batch)
-        explanation = lz.explain(step, *arguments)
+        if example.loss is None:
+            raise click.UsageError(f"--train: {model} has no loss of its own; {model}_for_masked_lm has")
+        explanation = lz.explain(_step(example), *example.inputs, example.targets)
     else:
-        classifier.model.eval()
-        explanation = lz.explain(classifier.model, _example(classifier, batch)[0])
+        explanation = lz.explain(example.model.eval(), *example.inputs)
     explanation.forget_lines()  # none of the user's is behind these: they would name the command-line library's
     if page is not None:
         with user_errors():
@@ -52,34 +46,57 @@ def explain(model: str, batch: int, training: bool, as_json: bool, page: str | N
         click.echo(json.dumps(explanation.to_dict()) if as_json else str(explanation))
 
 
-def training_step(classifier: Any, batch: int) -> tuple[Any, tuple[Any, Any]]:
-    """(a function that trains a copy of the model for one step, example arguments)."""
+def _example_of(model: str, batch: int) -> Any:
+    """A network with something to call it with, by its name or from a file."""
+    from lezero.cli.networks import NETWORKS, Classifier
+    from lezero.cli.others import OTHERS, unknown_network
+
+    if model in OTHERS:
+        return OTHERS[model](batch)
+    if model in NETWORKS:
+        return _classifying(Classifier(model, NETWORKS[model].shown, [str(n) for n in range(10)]), batch)
+    if Path(model).suffix == ".lzm":
+        with user_errors():
+            return _classifying(Classifier.open(model), batch)
+    raise click.UsageError(f"{model!r} is no .lzm file, and {unknown_network(model)}")
+
+
+def _classifying(classifier: Any, batch: int) -> Any:
+    import numpy as np
+
+    import lezero as lz
+    from lezero.cli.others import Example
+    from lezero.nn import functional as F
+
+    rng = np.random.default_rng(0)
+    images = rng.random((batch, 1, classifier.size, classifier.size), np.float32)
+    labels = rng.integers(0, len(classifier.classes), batch)
+    return Example(classifier.model, (lz.tensor(images),), lz.tensor(labels), F.cross_entropy)
+
+
+def _step(example: Any) -> Any:
+    """A function of inputs and targets that trains a copy of the model for one step."""
     import copy
 
     import lezero as lz
-    from lezero.nn import functional as F
 
-    model = copy.deepcopy(classifier.model).train()
+    model = copy.deepcopy(example.model).train()
     optimizer = lz.optim.AdamW(model.parameters(), lr=1e-3)
 
-    def step(images: Any, labels: Any) -> Any:
+    def step(*batch: Any) -> Any:
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(images), labels)
+        loss = example.loss(model(*batch[:-1]), batch[-1])
         loss.backward()
         optimizer.step()
         return loss
 
-    return step, _example(classifier, batch)
+    return step
 
 
-def _example(classifier: Any, batch: int) -> tuple[Any, Any]:
-    import numpy as np
-
-    import lezero as lz
-
-    rng = np.random.default_rng(0)
-    images = rng.random((batch, 1, classifier.size, classifier.size), np.float32)
-    return lz.tensor(images), lz.tensor(rng.integers(0, len(classifier.classes), batch))
+def training_step(classifier: Any, batch: int) -> tuple[Any, tuple[Any, Any]]:
+    """(a function that trains a copy of the model for one step, example arguments)."""
+    example = _classifying(classifier, batch)
+    return _step(example), (*example.inputs, example.targets)
 
 
 def step_summary(classifier: Any, batch: int = 64) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,17 +55,47 @@ def _lenet5(num_classes: int, size: int) -> nn.Module:
     return lenet5(num_classes=num_classes)
 
 
-def _resnet18(num_classes: int, size: int) -> nn.Module:
-    from lezero.models import resnet18
+def _of_colour(name: str) -> Callable[[int, int], nn.Module]:
+    """What makes one of lezero.models, behind a layer that makes three channels of grey."""
 
-    return nn.Sequential(nn.Conv2d(1, 3, 1), resnet18(num_classes=num_classes))
+    def make(num_classes: int, size: int) -> nn.Module:
+        from lezero import models
+
+        options = {"image_size": size} if name == "vit_b_16" else {}
+        return nn.Sequential(nn.Conv2d(1, 3, 1), getattr(models, name)(num_classes=num_classes, **options))
+
+    return make
 
 
-# name -> (constructor, the image size it needs, or None for any)
-NETWORKS: dict[str, tuple[Callable[..., nn.Module], int | None]] = {
-    "residual": (residual, None),
-    "lenet5": (_lenet5, 28),
-    "resnet18": (_resnet18, None),
+class Network(NamedTuple):
+    """What makes a network of (number of classes, size of its images), and for which sizes there is one."""
+
+    make: Callable[[int, int], nn.Module]
+    size: Callable[[int], int]  # for images of a size
+    shown: int  # the size of images in an example
+
+
+def _any(size: int) -> int:
+    return size
+
+
+def _halved_five_times(size: int) -> int:
+    return max(size, 32)
+
+
+def _patches(size: int) -> int:
+    return -(-size // 16) * 16
+
+
+NETWORKS: dict[str, Network] = {
+    "residual": Network(residual, _any, 28),
+    "lenet5": Network(_lenet5, lambda size: 28, 28),
+    **{
+        name: Network(_of_colour(name), _any, 64)
+        for name in "resnet18 resnet34 resnet50 resnet101 mobilenet_v2".split()
+    },
+    **{name: Network(_of_colour(name), _halved_five_times, 64) for name in ("vgg16", "vgg16_bn")},
+    "vit_b_16": Network(_of_colour("vit_b_16"), _patches, 224),
 }
 
 
@@ -73,9 +103,9 @@ class Classifier:
     """A network with what is needed to use it: its name, the size of its images, and the names of the classes."""
 
     def __init__(self, name: str, size: int, classes: list[str]) -> None:
-        make, needed = NETWORKS[name]
-        self.name, self.size, self.classes = name, needed or size, list(classes)
-        self.model = make(len(classes), self.size)
+        network = NETWORKS[name]
+        self.name, self.size, self.classes = name, network.size(size), list(classes)
+        self.model = network.make(len(classes), self.size)
 
     def prepare(self, images: np.ndarray) -> np.ndarray:
         """uint8 (count, height, width) -> float32 (count, 1, size, size) in [0, 1]."""

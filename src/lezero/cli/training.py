@@ -14,7 +14,9 @@ from lezero.cli.data import check_output, open_images, user_errors
 
 
 @click.command()
-@click.option("--model", "name", default="residual", show_default=True, help="residual, lenet5 or resnet18.")
+@click.option(
+    "--model", "name", default="residual", show_default=True, help="residual, or a classifier of lezero.models."
+)
 @click.option("--data", default="digits", show_default=True, help="digits, or a folder with MNIST's four IDX files.")
 @click.option("--epochs", default=10, show_default=True, type=click.IntRange(1), help="Passes over the images.")
 @click.option("--batch-size", default=64, show_default=True, type=click.IntRange(1), help="Images in a step.")
@@ -43,11 +45,17 @@ def train(
     Progress is saved after every epoch, and on Ctrl-C, to a folder beside --out; --resume continues from there exactly.
     """
     from lezero.cli.networks import NETWORKS
+    from lezero.cli.others import OTHERS, unknown_network
     from lezero.cli.recipe import fit
     from lezero.trainer import Checkpoints
 
     if name not in NETWORKS:
-        raise click.UsageError(f"there is no model {name!r}; there are {', '.join(NETWORKS)}")
+        raise click.UsageError(
+            f"{name} does not classify images, which is what train teaches (lezero explain {name} shows it); networks that do "
+            f"are {', '.join(NETWORKS)}"
+            if name in OTHERS
+            else unknown_network(name)
+        )
     if not math.isfinite(lr):
         raise click.UsageError(f"--lr: a finite number is needed, got {lr}")
     check_output("--out", out)

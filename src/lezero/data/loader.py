@@ -17,6 +17,11 @@ from lezero.misspelt import SpeltArguments
 from lezero.tensor import tensor
 
 
+def _positive(value: Any) -> bool:
+    """Whether it is a whole number above 0, of whatever type."""
+    return hasattr(value, "__int__") and value == int(value) and value >= 1
+
+
 class DataLoader(SpeltArguments):
     """Iterate over a dataset in batches.
 
@@ -96,7 +101,7 @@ class DataLoader(SpeltArguments):
             raise ValueError(f"DataLoader: prefetch_factor must be 1 or more, got {self.prefetch_factor!r}")
         if self.num_workers == 0 and (prefetch is not None or self.persistent_workers):
             raise ValueError("DataLoader: prefetch_factor and persistent_workers need num_workers > 0")
-        if batch_size is not None and (isinstance(batch_size, bool) or batch_size != int(batch_size) or batch_size < 1):
+        if batch_size is not None and (isinstance(batch_size, bool) or not _positive(batch_size)):
             raise ValueError(f"DataLoader: batch_size must be a positive integer or None, got {batch_size!r}")
         if batch_sampler is not None and (
             batch_size not in (1, None) or shuffle or sampler is not None or self.drop_last

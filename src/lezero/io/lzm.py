@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 import zipfile
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from lezero.io import safetensors, tree
-from lezero.io.atomic import atomic_file
+from lezero.io.source import Source, Target, reading, what_reads, writing
 
 FORMAT = "lzm"
 VERSION = 1
@@ -36,12 +36,13 @@ class LzmError(ValueError):
     """A file that is not a sound ``.lzm``, or not of the kind that was asked for."""
 
 
-def save(obj: Any, path: str | Path, *, kind: str = "checkpoint", extra: dict[str, Any] | None = None) -> None:
+def save(obj: Any, path: Target, *, kind: str = "checkpoint", extra: dict[str, Any] | None = None) -> None:
     """Write nested dicts, lists and tuples of tensors, arrays, numbers and strings to an ``.lzm`` file, atomically.
 
     Parameters
     ----------
     obj : a value as ``load`` will return it; tied tensors (the same one in two places) are stored once
+    path : str, os.PathLike, or a file object open for writing bytes, which gets it from where it stands, not atomically
     kind : {"checkpoint", "program"}
     extra : further JSON values for the header, readable with :func:`read_header`
 
@@ -52,7 +53,6 @@ def save(obj: Any, path: str | Path, *, kind: str = "checkpoint", extra: dict[st
     OSError
         If the file cannot be written; what was there before is still there.
     """
-    path = Path(path)
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     try:
@@ -61,7 +61,7 @@ def save(obj: Any, path: str | Path, *, kind: str = "checkpoint", extra: dict[st
         raise TypeError(f"lz.save: {error}") from None
     header = {**(extra or {}), "format": FORMAT, "version": VERSION, "kind": kind, "writer": _writer(), "value": value}
     text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    with atomic_file(path) as file:
+    with writing("lz.save", path) as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             with archive.open(_member(_HEADER, len(text), 0), "w") as member:
                 member.write(text)
@@ -74,12 +74,12 @@ def save(obj: Any, path: str | Path, *, kind: str = "checkpoint", extra: dict[st
         file.write(_digest(file, end))
 
 
-def load(path: str | Path, map_location: Any = None, *, kind: str = "checkpoint", weights_only: bool = True) -> Any:
+def load(path: Source, map_location: Any = None, *, kind: str = "checkpoint", weights_only: bool = True) -> Any:
     """Read what :func:`save` wrote.  The whole file is checked first; nothing in it is ever executed.
 
     Parameters
     ----------
-    path : str or Path
+    path : str, os.PathLike, or a file object open for reading bytes; of that, all that is left in it
     map_location : "cpu", optional
         As ``torch.load`` takes it; ``.to(device)`` moves what was read to other devices.
     kind : {"checkpoint", "program"}
@@ -96,17 +96,16 @@ def load(path: str | Path, map_location: Any = None, *, kind: str = "checkpoint"
         For another `map_location`.
     """
     check_map_location("load", map_location)
-    path = Path(path)
-    header, arrays = _read(path, with_tensors=True)
+    header, arrays, label = _read("lz.load", path, with_tensors=True)
     if header["kind"] != kind:
         advice = {"program": "open it with lz.InferenceSession", "checkpoint": "read it with lz.load"}
-        raise LzmError(f"{path} is a {header['kind']}, not a {kind}: {advice[header['kind']]}")
+        raise LzmError(f"{label} is a {header['kind']}, not a {kind}: {advice[header['kind']]}")
     from lezero.tensor import tensor
 
     try:
         return tree.decode(header["value"], arrays, tensor)
     except tree.TreeError as error:
-        raise LzmError(f"{path} cannot be read: {error}") from None
+        raise LzmError(f"{label} cannot be read: {error}") from None
 
 
 def check_map_location(name: str, map_location: Any) -> None:
@@ -117,90 +116,81 @@ def check_map_location(name: str, map_location: Any) -> None:
         )
 
 
-def read_header(path: str | Path) -> dict[str, Any]:
+def read_header(path: Source) -> dict[str, Any]:
     """The header of an ``.lzm`` file without its value: format, version, kind, writer, and what `extra` added."""
-    header, _ = _read(Path(path), with_tensors=False)
+    header, _, _ = _read("read_header", path, with_tensors=False)
     del header["value"]
     return header
 
 
-def _read(path: Path, with_tensors: bool) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    if path.is_dir():
+def _read(name: str, path: Source, with_tensors: bool) -> tuple[dict[str, Any], dict[str, np.ndarray], str]:
+    """(header, arrays, what errors call the file)."""
+    if isinstance(path, (str, os.PathLike)) and os.path.isdir(path):
         raise LzmError(f"{path} is a folder, not an .lzm file")
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file {str(path)!r}") from None
-    with file:
-        _check_sum(file, path)
+    with reading(name, path) as (file, label):
+        size = _check_sum(file, label)
         try:
             with zipfile.ZipFile(file) as archive:
-                return _read_archive(archive, path, with_tensors)
+                return *_read_archive(archive, label, size, with_tensors), label
         except safetensors.SafetensorsError as error:
-            raise LzmError(f"{path} cannot be read: {error}") from None
+            raise LzmError(f"{label} cannot be read: {error}") from None
         except LzmError:
             raise
         except (zipfile.BadZipFile, ValueError, KeyError, EOFError, struct.error, NotImplementedError) as error:
-            raise LzmError(f"{path} cannot be read: its archive is damaged ({error})") from None
+            raise LzmError(f"{label} cannot be read: its archive is damaged ({error})") from None
 
 
-def _other_reader(path: Path) -> str:
-    """What reads a file of another kind, going by its name."""
-    if path.suffix in (".pth", ".pt", ".bin"):
-        return "; lz.io.load_pth reads PyTorch's files"
-    return "; lz.io.load_safetensors reads it" if path.suffix == ".safetensors" else ""
-
-
-def _check_sum(file: BinaryIO, path: Path) -> None:
+def _check_sum(file: BinaryIO, label: str) -> int:
+    """The size of a file whose checksum is right."""
     size = file.seek(0, 2)
     file.seek(0)
-    start = file.read(64)
+    start = file.read(512)
     if not start:
-        raise LzmError(f"{path} is empty")
+        raise LzmError(f"{label} is empty")
     if start[:4] != _LOCAL or start[30 : 30 + len(_HEADER)] != _HEADER.encode():
-        raise LzmError(f"{path} is not an .lzm file{_other_reader(path)}")
+        raise LzmError(f"{label} is not an .lzm file{what_reads(start, label, 'lz.load')}")
     file.seek(max(0, size - _END_BYTES))
     end = file.read()
     if len(end) < _END_BYTES or end[:4] != b"PK\x05\x06" or end[_END.size : -64] != _COMMENT:
-        raise LzmError(f"{path} is truncated or has been altered: its end is missing. Use another copy")
+        raise LzmError(f"{label} is truncated or has been altered: its end is missing. Use another copy")
     if _digest(file, size - 64) != end[-64:]:
-        raise LzmError(f"{path} has been altered or damaged: its checksum does not match. Use another copy")
+        raise LzmError(f"{label} has been altered or damaged: its checksum does not match. Use another copy")
+    return size
 
 
 def _read_archive(
-    archive: zipfile.ZipFile, path: Path, with_tensors: bool
+    archive: zipfile.ZipFile, label: str, size: int, with_tensors: bool
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    size = path.stat().st_size
     members = {info.filename: info for info in archive.infolist()}
     for info in members.values():
         if info.compress_type != zipfile.ZIP_STORED or info.file_size > size or info.file_size != info.compress_size:
-            raise LzmError(f"{path} cannot be read: its member {info.filename!r} is not stored as it should be")
+            raise LzmError(f"{label} cannot be read: its member {info.filename!r} is not stored as it should be")
     if _HEADER not in members or _TENSORS not in members or members[_HEADER].file_size > _MAX_HEADER:
-        raise LzmError(f"{path} cannot be read: it has no proper {_HEADER} and {_TENSORS}")
-    header = _parse_header(archive.read(_HEADER), path)
+        raise LzmError(f"{label} cannot be read: it has no proper {_HEADER} and {_TENSORS}")
+    header = _parse_header(archive.read(_HEADER), label)
     if not with_tensors:
         return header, {}
     with archive.open(_TENSORS) as member:
         return header, safetensors.read(member, members[_TENSORS].file_size)  # type: ignore[arg-type]
 
 
-def _parse_header(text: bytes, path: Path) -> dict[str, Any]:
+def _parse_header(text: bytes, label: str) -> dict[str, Any]:
     try:
         header = json.loads(text)
     except (ValueError, RecursionError):
-        raise LzmError(f"{path} cannot be read: its header is not proper JSON") from None
+        raise LzmError(f"{label} cannot be read: its header is not proper JSON") from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise LzmError(f"{path} is not an .lzm file")
+        raise LzmError(f"{label} is not an .lzm file")
     version = header.get("version")
     if type(version) is not int or version < 1:
-        raise LzmError(f"{path} cannot be read: its header names no version")
+        raise LzmError(f"{label} cannot be read: its header names no version")
     if version > VERSION:
         raise LzmError(
-            f"{path} was written by a newer LeZero (format version {version}; this one reads up to {VERSION}): "
+            f"{label} was written by a newer LeZero (format version {version}; this one reads up to {VERSION}): "
             "pip install --upgrade lezero"
         )
     if header.get("kind") not in KINDS or "value" not in header:
-        raise LzmError(f"{path} cannot be read: its header names no known kind")
+        raise LzmError(f"{label} cannot be read: its header names no known kind")
     return header
 
 

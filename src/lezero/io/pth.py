@@ -13,13 +13,13 @@ import pickle
 import struct
 import zipfile
 from collections import OrderedDict
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 
 from lezero.io.lzm import check_map_location
+from lezero.io.source import Source, reading, what_reads
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
@@ -97,7 +97,7 @@ class _Unpickler(pickle.Unpickler):
         raise PthError("a storage is not described as it should be")
 
 
-def load_pth(path: str | Path, map_location: Any = None, *, weights_only: bool = True) -> Any:
+def load_pth(path: Source, map_location: Any = None, *, weights_only: bool = True) -> Any:
     """Read what ``torch.save`` wrote: nested dicts, lists and tuples of tensors, numbers and strings.
 
     Both formats are read.  Parameters come as plain tensors, on the CPU whatever device they were on, and ordered dicts as
@@ -105,7 +105,7 @@ def load_pth(path: str | Path, map_location: Any = None, *, weights_only: bool =
 
     Parameters
     ----------
-    path : str or Path
+    path : str, os.PathLike, or a file object open for reading bytes; of that, all that is left in it
     map_location : "cpu", optional
         As ``torch.load`` takes it; ``.to(device)`` moves what was read to other devices.
     weights_only : bool
@@ -121,21 +121,22 @@ def load_pth(path: str | Path, map_location: Any = None, *, weights_only: bool =
         For another `map_location`.
     """
     check_map_location("load_pth", map_location)
-    path = Path(path)
-    with path.open("rb") as file:
+    with reading("load_pth", path) as (file, label):
+        start = file.read(512)
+        file.seek(0)
         try:
-            zipped = file.read(4) == b"PK\x03\x04"
-            file.seek(0)
+            zipped = start[:4] == b"PK\x03\x04"
             return _wrapped(_read_zip(file) if zipped else _read_legacy(file))
         except PthError as error:
-            raise PthError(f"{path}: {error}") from None
+            raise PthError(f"{label}: {error}{what_reads(start, label, 'load_pth')}") from None
         except RecursionError:
-            raise PthError(f"{path}: it is nested too deeply") from None
+            raise PthError(f"{label}: it is nested too deeply") from None
         except MemoryError:
-            raise PthError(f"{path}: it claims to hold more than there is memory for, or is damaged") from None
+            raise PthError(f"{label}: it claims to hold more than there is memory for, or is damaged") from None
         # A damaged pickle makes the unpickler raise about anything.
         except (pickle.UnpicklingError, zipfile.BadZipFile, ArithmeticError, AttributeError, EOFError, LookupError, TypeError, ValueError) as error:  # fmt: skip
-            raise PthError(f"{path} is not a .pth file, or is damaged ({error})") from None
+            advice = what_reads(start, label, "load_pth")
+            raise PthError(f"{label} is not a .pth file, or is damaged ({error}){advice}") from None
 
 
 def _read_zip(file: BinaryIO) -> Any:

@@ -13,18 +13,18 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 
-from lezero.io.atomic import atomic_file
+from lezero.io.source import Source, Target, reading, what_reads, writing
 
 ALIGN = 64
 MAX_HEADER = 100_000_000  # the reference implementation's limit
 _MAX_RANK = 64  # NumPy's
 _CHUNK = 1 << 24
+_START = 512  # bytes that tell one format from another
 
 _DTYPES: dict[str, np.dtype] = {
     "BOOL": np.dtype(np.bool_),
@@ -48,24 +48,25 @@ class SafetensorsError(ValueError):
     """Data that is not what the format says it should be."""
 
 
-def load_safetensors(path: str | Path) -> dict[str, Any]:
-    """The tensors in a ``.safetensors`` file, by name."""
+def load_safetensors(path: Source) -> dict[str, Any]:
+    """The tensors in a ``.safetensors`` file, by name; `path` may be a file open for reading bytes."""
     from lezero.tensor import tensor
 
-    path = Path(path)
-    with path.open("rb") as file:
+    with reading("load_safetensors", path) as (file, label):
         size = file.seek(0, 2)
+        file.seek(0)
+        start = file.read(_START)
         file.seek(0)
         try:
             return {name: tensor(array) for name, array in read(file, size).items()}
         except SafetensorsError as error:
-            raise SafetensorsError(f"{path}: {error}") from None
+            raise SafetensorsError(f"{label}: {error}{what_reads(start, label, 'load_safetensors')}") from None
 
 
-def save_safetensors(tensors: Mapping[str, Any], path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors (or arrays) by name to a ``.safetensors`` file, atomically."""
+def save_safetensors(tensors: Mapping[str, Any], path: Target, metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors (or arrays) by name to a ``.safetensors`` file, atomically, or to a file open for writing bytes."""
     arrays = {name: np.asarray(t if isinstance(t, np.ndarray) else t.numpy()) for name, t in tensors.items()}
-    with atomic_file(Path(path)) as file:
+    with writing("save_safetensors", path) as file:
         write(file, arrays, metadata)
 
 

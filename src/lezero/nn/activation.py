@@ -5,6 +5,7 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
+from lezero.arguments import need_real, whole
 from lezero.misspelt import unexpected
 from lezero.nn import functional as F
 from lezero.nn.functional.activation import check_form
@@ -32,8 +33,18 @@ class _Activation(Module):
         if len(values) > len(accepted) or named.keys() & set(accepted[: len(values)]):
             raise TypeError(f"{name}: takes {', '.join(accepted) or 'no arguments'}; got {values} and {named}")
         given = {**self.arguments, **dict(zip(accepted, values)), **named}
+        for argument, value in given.items():
+            self._check(f"{name}: {argument}", value)
         self.__dict__.update(given)
         self.inplace = inplace
+
+    @staticmethod
+    def _check(argument: str, value: Any) -> None:
+        if argument.endswith(": dim"):
+            if value is not None:
+                whole(argument, value)
+        else:
+            need_real(argument, value)
 
     def forward(self, x: Tensor) -> Tensor:
         values = [self.__dict__[k] for k in self.arguments]
@@ -101,9 +112,9 @@ class GELU(_Activation):
     function = staticmethod(F.gelu)
     approximate: str
 
-    def __init__(self, *values: Any, **named: Any):
-        super().__init__(*values, **named)
-        check_form(self.approximate)  # refused here rather than at the first call
+    @staticmethod
+    def _check(argument: str, value: Any) -> None:
+        check_form(value)  # refused here rather than at the first call
 
 
 class PReLU(Module):

@@ -89,6 +89,8 @@ class Sequential(_Indexed):
 
     def __init__(self, *modules: Any):
         super().__init__()
+        if len(modules) == 1 and isinstance(modules[0], (list, tuple)):
+            raise TypeError("Sequential: layers are given one by one, as in Sequential(*layers), not as a list")
         if len(modules) == 1 and isinstance(modules[0], (OrderedDict, dict)):
             named = list(modules[0].items())
         else:
@@ -118,7 +120,7 @@ class ModuleList(_Indexed):
     def __init__(self, modules: Iterable[Module] | None = None):
         super().__init__()
         if modules is not None:
-            self.extend(modules)
+            self.extend(_modules_in("ModuleList", modules))
 
     def _slice(self, index: slice) -> ModuleList:
         return type(self)(self._children()[index])
@@ -179,8 +181,21 @@ class ModuleDict(Module):
         return module
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
-        for key, module in dict(modules).items():
+        if not isinstance(modules, Mapping):
+            try:
+                modules = dict(modules)
+            except (TypeError, ValueError):
+                raise TypeError(
+                    f"ModuleDict: a dict of modules, or (name, module) pairs, got a {type(modules).__name__}"
+                ) from None
+        for key, module in modules.items():
             self[key] = module
+
+
+def _modules_in(name: str, modules: Any) -> Iterable[Module]:
+    if not isinstance(modules, Iterable):
+        raise TypeError(f"{name}: a list of modules is needed, got a {type(modules).__name__}")
+    return modules
 
 
 def _parameter(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from lezero.arguments import check_arguments
 from lezero.misspelt import SpeltArguments
 from lezero.nn import hooks, state
 from lezero.nn.located import name_layer
@@ -44,6 +45,7 @@ class Module(SpeltArguments):
     def __new__(cls, *args: Any, **kwargs: Any):
         # Here rather than in __init__, so that a subclass may assign before it calls super().__init__().
         self = super().__new__(cls, *args, **kwargs)
+        check_arguments(cls, args, kwargs)
         self.__dict__.update(_parameter_names={}, _buffer_names={}, _module_names={})
         return self
 
@@ -59,7 +61,7 @@ class Module(SpeltArguments):
                 return self.forward(*args, **kwargs)
             return hooks.call(self, args, kwargs)
         except Exception as error:
-            name_layer(self, error)
+            name_layer(self, error, args)
             raise
 
     # -- registration -------------------------------------------------------------------------------------------
@@ -131,9 +133,7 @@ class Module(SpeltArguments):
     def register_module(self, name: str, module: Module | None) -> None:
         """Register a child by name (also ``add_module``)."""
         if module is not None and not isinstance(module, Module):
-            raise TypeError(
-                f"{type(self).__name__}.{name}: a child is an nn.Module or None, got {type(module).__name__}"
-            )
+            raise TypeError(f"{type(self).__name__}.{name}: a child is an nn.Module or None, got {_kind(module)}")
         if module is not None:
             self._refuse_cycle(name, module)
         self._register("module", self._module_names, name, module)
@@ -406,6 +406,12 @@ class Module(SpeltArguments):
             return f"{title}({''.join(extra)})"
         body = "\n  ".join(extra + lines)
         return f"{title}(\n  {body}\n)"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, type) and issubclass(value, Module):
+        return f"the class {value.__name__}; give an instance, {value.__name__}(...)"
+    return type(value).__name__
 
 
 class _To:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lezero.arguments import whole
 from lezero.graph.dtype import int64
 from lezero.nn import functional as F
 from lezero.nn import init
@@ -292,7 +293,7 @@ class LocalResponseNorm(Module):
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
         super().__init__()
-        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+        self.size, self.alpha, self.beta, self.k = whole("LocalResponseNorm: size", size, 1), alpha, beta, k
 
     def forward(self, x: Tensor) -> Tensor:
         return F.local_response_norm(x, self.size, self.alpha, self.beta, self.k)

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from lezero.arguments import whole
 from lezero.nn import functional as F
+from lezero.nn.functional.geometry import per_dimension, positive
+from lezero.nn.functional.pooling import is_empty
 from lezero.nn.module import Module
 from lezero.tensor import Tensor
 
 IntOrTuple = int | tuple[int, ...]
 
 
-class _MaxPool(Module):
+class _Pool(Module):
+    """What layers with windows share."""
+
+    dims: int
+
+    def _check(self, kernel_size: IntOrTuple, stride: IntOrTuple | None, padding: IntOrTuple) -> None:
+        """Refuse here, rather than at the first call, windows that there are none of."""
+        name = type(self).__name__
+        kernel = positive(name, "kernel_size", kernel_size, self.dims)
+        if not (stride is None or is_empty(stride)):
+            positive(name, "stride", stride, self.dims)
+        pads = per_dimension(name, "padding", padding, self.dims)
+        if any(p < 0 or 2 * p > k for p, k in zip(pads, kernel)):
+            raise ValueError(f"{name}: padding is from 0 to half of the kernel_size {kernel_size}, got {padding}")
+
+
+class _MaxPool(_Pool):
     """The largest value in each window.
 
     Parameters
@@ -34,6 +53,8 @@ class _MaxPool(Module):
         ceil_mode: bool = False,
     ):
         super().__init__()
+        self._check(kernel_size, stride, padding)
+        positive(type(self).__name__, "dilation", dilation, self.dims)
         self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
         self.padding, self.dilation, self.return_indices, self.ceil_mode = padding, dilation, return_indices, ceil_mode
 
@@ -46,6 +67,7 @@ class _MaxPool(Module):
 
 class MaxPool1d(_MaxPool):
     __doc__ = _MaxPool.__doc__
+    dims = 1
 
     def forward(self, x: Tensor) -> Any:
         """(batch, channels, length) -> (batch, channels, windows)"""
@@ -56,6 +78,7 @@ class MaxPool1d(_MaxPool):
 
 class MaxPool2d(_MaxPool):
     __doc__ = _MaxPool.__doc__
+    dims = 2
 
     def forward(self, x: Tensor) -> Any:
         """(batch, channels, height, width) -> (batch, channels, rows, columns)"""
@@ -64,8 +87,10 @@ class MaxPool2d(_MaxPool):
         )
 
 
-class AvgPool1d(Module):
+class AvgPool1d(_Pool):
     """The mean of each window of (batch, channels, length); parameters as for :class:`AvgPool2d`."""
+
+    dims = 1
 
     def __init__(
         self,
@@ -76,6 +101,7 @@ class AvgPool1d(Module):
         count_include_pad: bool = True,
     ):
         super().__init__()
+        self._check(kernel_size, stride, padding)
         self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
         self.padding, self.ceil_mode, self.count_include_pad = padding, ceil_mode, count_include_pad
 
@@ -86,7 +112,7 @@ class AvgPool1d(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class AvgPool2d(Module):
+class AvgPool2d(_Pool):
     """The mean of each window of (batch, channels, height, width).
 
     Parameters
@@ -96,6 +122,8 @@ class AvgPool2d(Module):
     count_include_pad : whether padding counts in what a sum is divided by
     divisor_override : divide by this instead
     """
+
+    dims = 2
 
     def __init__(
         self,
@@ -107,8 +135,11 @@ class AvgPool2d(Module):
         divisor_override: int | None = None,
     ):
         super().__init__()
+        self._check(kernel_size, stride, padding)
         self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
         self.padding, self.ceil_mode = padding, ceil_mode
+        if divisor_override == 0:
+            raise ValueError("AvgPool2d: divisor_override must not be 0")
         self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
 
     def forward(self, x: Tensor) -> Tensor:
@@ -129,6 +160,10 @@ class AvgPool2d(Module):
 class _Adaptive(Module):
     def __init__(self, output_size: Any):
         super().__init__()
+        name = f"{type(self).__name__}: output_size"
+        for extent in output_size if isinstance(output_size, (tuple, list)) else (output_size,):
+            if extent is not None:
+                whole(name, extent, 1)
         self.output_size = output_size
 
     def extra_repr(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lezero.arguments import whole
 from lezero.nn import functional as F
 from lezero.nn.functional.geometry import per_dimension
 from lezero.nn.module import Module
@@ -30,7 +31,7 @@ class PixelShuffle(Module):
 
     def __init__(self, upscale_factor: int):
         super().__init__()
-        self.upscale_factor = upscale_factor
+        self.upscale_factor = whole("PixelShuffle: upscale_factor", upscale_factor, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.pixel_shuffle(x, self.upscale_factor)
@@ -44,7 +45,7 @@ class PixelUnshuffle(Module):
 
     def __init__(self, downscale_factor: int):
         super().__init__()
-        self.downscale_factor = downscale_factor
+        self.downscale_factor = whole("PixelUnshuffle: downscale_factor", downscale_factor, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.pixel_unshuffle(x, self.downscale_factor)
@@ -58,7 +59,7 @@ class ChannelShuffle(Module):
 
     def __init__(self, groups: int):
         super().__init__()
-        self.groups = groups
+        self.groups = whole("ChannelShuffle: groups", groups, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.channel_shuffle(x, self.groups)

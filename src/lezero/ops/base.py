@@ -34,7 +34,8 @@ Source      no inputs (full, arange, random bits)
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import index
 from typing import Any
 
 from lezero.graph.dtype import DType, floating, result_type
@@ -162,9 +163,23 @@ def promoted(*nodes: Any) -> DType:
 
 
 def normalize_axis(name: str, axis: int, ndim: int) -> int:
+    if type(axis) is not int:
+        axis = _axis_number(name, axis)
     if not -max(ndim, 1) <= axis < max(ndim, 1):
         raise IndexError(f"{name}: dimension {axis} is out of range for a tensor of {ndim} dimensions")
     return axis % ndim if ndim else 0
+
+
+def _axis_number(name: str, axis: Any) -> int:
+    try:
+        return index(axis)
+    except TypeError:
+        raise TypeError(f"{name}: a dimension is an int, got {axis!r}") from None
+
+
+def several_axes(name: str, axes: Any) -> tuple[int, ...]:
+    """One dimension, or several in a row, as a tuple."""
+    return tuple(axes) if isinstance(axes, Iterable) else (_axis_number(name, axes),)
 
 
 def normalize_axes(name: str, axes: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
@@ -173,7 +188,7 @@ def normalize_axes(name: str, axes: int | tuple[int, ...] | None, ndim: int) -> 
         return tuple(range(ndim))
     if isinstance(axes, int):
         axes = (axes,)
-    normal = tuple(sorted(normalize_axis(name, int(a), ndim) for a in axes))
+    normal = tuple(sorted(normalize_axis(name, a, ndim) for a in axes))
     if len(set(normal)) != len(normal):
         raise ValueError(f"{name}: dimension given twice in {tuple(axes)}")
     return normal if ndim else ()

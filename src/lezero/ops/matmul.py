@@ -171,10 +171,15 @@ class linear(Composite):
     def infer(x, weight, bias=None):
         given = (x, weight) if bias is None else (x, weight, bias)
         _same_dtype("linear", *given)
-        if len(weight.shape) != 2 or not x.shape or x.shape[-1] != weight.shape[1]:
+        if len(weight.shape) != 2 or not x.shape:
             raise ValueError(
                 f"linear: an input (*, in_features) and a weight (out_features, in_features) are needed, got "
                 f"{shown(x.shape)} and {shown(weight.shape)}"
+            )
+        if x.shape[-1] != weight.shape[1]:
+            raise ValueError(
+                f"linear: an input {shown(x.shape)} has {int(x.shape[-1])} features, the weight {shown(weight.shape)} takes "
+                f"{int(weight.shape[1])}"
             )
         if bias is not None and tuple(bias.shape) != (weight.shape[0],):
             raise ValueError(f"linear: the bias has shape {shown(bias.shape)}, not ({int(weight.shape[0])},)")

@@ -65,6 +65,8 @@ class Operand:
             return self._apply(REGISTRY["integer_power"], (self,), (other,))
         if not self._accepts(other):
             return NotImplemented
+        if type(other) is int and other < 0 and self.dtype.kind in "iu":
+            raise ValueError(f"pow: integers have no powers of negative exponents such as {other}; x.float() has")
         return self._apply(REGISTRY["pow"], (self, other), ())
 
     __rpow__ = _reflected("pow")

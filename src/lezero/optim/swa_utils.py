@@ -13,6 +13,7 @@ from lezero import nn
 from lezero.misspelt import suggest_names
 from lezero.nn.parameter import constant_tensor
 from lezero.optim.lr_scheduler import LRScheduler
+from lezero.optim.lr_scheduler.base import numbers_per_group
 from lezero.optim.optimizer import Optimizer
 from lezero.runtime import realize
 from lezero.tensor import Tensor, no_grad
@@ -127,7 +128,7 @@ class SWALR(LRScheduler):
             raise ValueError(f"SWALR: anneal_strategy is 'cos' or 'linear', got {anneal_strategy!r}")
         if anneal_epochs < 0:
             raise ValueError(f"SWALR: anneal_epochs must not be negative, got {anneal_epochs}")
-        targets = swa_lr if isinstance(swa_lr, (list, tuple)) else [swa_lr] * len(optimizer.param_groups)
+        targets = numbers_per_group("SWALR", "swa_lr", swa_lr, optimizer)
         for group, target in zip(optimizer.param_groups, targets):
             group["swa_lr"] = target
         self.anneal_epochs, self.anneal_strategy = anneal_epochs, anneal_strategy

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lezero.graph.dim import exact, identical, same
-from lezero.graph.dtype import DType, bool_
+from lezero.graph.dtype import DType, bool_, float32
 from lezero.graph.node import Graph, Node, with_inputs
 from lezero.ops.base import REGISTRY
 from lezero.ops.expr import Expr
@@ -130,11 +130,21 @@ def _equal(a: tuple, b: tuple) -> bool:
 
 
 def _elementwise(node: Node, inputs: tuple[Node, ...]) -> Node:
-    inputs = tuple(expand_to(n, node.shape) for n in _promoted(node, inputs))
-    made = Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.device, site=node.site)
+    wide = float32 if _by_a_number(node) else None
+    operands = _promoted(node, inputs) if wide is None else tuple(cast_to(n, wide) for n in inputs)
+    operands = tuple(expand_to(n, node.shape) for n in operands)
+    made = Node(node.op, operands, node.attrs, node.shape, wide or node.dtype, node.device, site=node.site)
+    result = cast_to(made, node.dtype)
     if node.update:
-        made.update = True
-    return made
+        made.update = result.update = True
+    return result
+
+
+def _by_a_number(node: Node) -> bool:
+    """Whether something in half precision is multiplied or divided by a plain number, which is not rounded to half precision
+    first (nor is it in PyTorch)."""
+    half = node.dtype.code in ("bf16", "f16") and node.op.name in ("mul", "div")
+    return half and any(n.weak and not n.shape for n in node.inputs)
 
 
 def _promoted(node: Node, inputs: tuple[Node, ...]) -> tuple[Node, ...]:

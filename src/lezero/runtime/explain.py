@@ -34,6 +34,7 @@ class Kernel:
     """One kernel: what was fused into it, bytes it reads and writes, and the user's lines and layers behind it.
 
     flops : floating-point operations (``schedule/work.py`` says what is counted)
+    beside : whether it runs at the same time as the kernel before it, in one launch
     reads, writes : values, as a name or an operation with dtype and extents
     """
 
@@ -43,6 +44,7 @@ class Kernel:
     lines: list[str]
     layers: list[str]
     flops: int
+    beside: bool
     reads: list[str]
     writes: list[str]
     nodes: list[Node] = field(repr=False)
@@ -84,8 +86,8 @@ class Block:
 
 
 _COUNTED = (
-    "As recorded: what the program, its gradients and its optimizer call, and one kernel for each.",
-    "Restructured: the same taken apart into primitives, and kernels that compute many of them each.",
+    "As recorded: what the program, its gradients and its optimizer call, and one kernel for each that is no view.",
+    "Restructured: the same taken apart into primitives, views among them, and kernels that compute many of them each.",
 )
 
 
@@ -127,12 +129,24 @@ class Explanation:
         if a:
             rows.append(("  of which arena", "", byte_count(a.arena_bytes)))
         lines = [f"  {w:<16}{x:>14}{y:>16}".rstrip() for w, x, y in rows]
-        return "\n".join(lines + [f"  {line}" for line in _COUNTED if a])
+        notes = [*_COUNTED, self.counted_together()]
+        return "\n".join(lines + [f"  {line}" for line in notes if a and line])
+
+    def counted_together(self) -> str:
+        """Why the list of kernels may be longer than their number, where it is."""
+        beside = sum(k.beside for k in self.kernels)
+        if not beside:
+            return ""
+        return (
+            f"Kernels that run at the same time count as one: {len(self.kernels)} are listed, {beside} of them beside the one "
+            "before."
+        )
 
     def __str__(self) -> str:
         parts = [self.name, self.summary(), "Operations after each pass", self._passes()]
         if self.kernels:
-            parts += ["Kernels, with the operations fused in each", self._kernels()]
+            beside = " (+: beside the one before)" if any(k.beside for k in self.kernels) else ""
+            parts += [f"Kernels, with the operations fused in each{beside}", self._kernels()]
         if self.refused:
             parts += ["Fusions refused", "\n".join(f"  {n}: {g}: {why}" for n, g, why in self.refused)]
         if self.recomputed:
@@ -170,7 +184,8 @@ class Explanation:
         for k, kernel in enumerate(self.kernels, 1):
             counts = Counter(kernel.operations)
             fused = ", ".join(op if n == 1 else f"{n} {op}" for op, n in counts.items())
-            name = kernel.name if len(kernel.name) <= 28 else kernel.name[:27] + "…"
+            title = f"+ {kernel.name}" if kernel.beside else kernel.name
+            name = title if len(title) <= 28 else title[:27] + "…"
             lines.append(f"  {k:>3} {name:<28}{byte_count(kernel.moved_bytes):>11}  {fused}")
             if kernel.lines:
                 shown = ", ".join(kernel.lines[:3]) + (", …" if len(kernel.lines) > 3 else "")
@@ -291,7 +306,7 @@ def explain(function: Callable, *inputs: Any, backward: bool = False, **options:
 
 
 def _add_schedule(e: Explanation, schedule: Schedule) -> None:
-    e.kernels = [_kernel(e, steps) for steps in schedule.steps]
+    e.kernels = [_kernel(e, steps, entry in schedule.beside) for entry, steps in enumerate(schedule.steps)]
     e.refused = list(dict.fromkeys((n.op.name, "+".join(_few(g.names())), why) for n, g, why in schedule.refusals))
     e.recomputed = _recomputed(e, schedule)
     instance = schedule.instantiate(e.bindings)
@@ -301,7 +316,7 @@ def _add_schedule(e: Explanation, schedule: Schedule) -> None:
     ]
 
 
-def _kernel(e: Explanation, steps: Sequence[Step]) -> Kernel:
+def _kernel(e: Explanation, steps: Sequence[Step], beside: bool) -> Kernel:
     nodes = [n for s in steps for n in s.group.nodes]
     name = steps[0].name if len(steps) == 1 else f"{steps[0].name} x{len(steps)}"
     return Kernel(
@@ -311,6 +326,7 @@ def _kernel(e: Explanation, steps: Sequence[Step]) -> Kernel:
         list(dict.fromkeys(f"{n.site[0]}:{n.site[1]}" for n in nodes if n.site is not None)),
         list(dict.fromkeys(filter(None, map(layer_of, nodes)))),
         sum(flops(n, e.bindings) for n in nodes),
+        beside,
         [shown(e, n) for n in sorted({n for s in steps for n in s.reads}, key=lambda n: -size(n, e.bindings))],
         [shown(e, n) for s in steps for n in s.writes],
         nodes,

@@ -26,6 +26,8 @@ from lezero.runtime.recorder import STATE, Handle, Recording, Root
 
 MAX_SEGMENTS = 32
 """Segments remembered in one table."""
+IMMUTABLE = (bool, int, float, complex, np.generic)
+"""Numbers that stay what they are as long as they are the same object."""
 
 
 class Segment:
@@ -110,7 +112,7 @@ class Segment:
                 leaf_handles.append(None)
                 value = source()
                 known = self.scalars.get(node)
-                if known is None or known[0] is not value or isinstance(value, np.ndarray):
+                if known is None or known[0] is not value or not isinstance(value, IMMUTABLE):
                     known = self.scalars[node] = value, Buffer(np.array(value, node.dtype.numpy))
                 buffers.append(known[1])
 

@@ -2,7 +2,8 @@
 
 The rule is that of ``schedule/recompute.py``, which cannot see a gradient that has not been recorded: a large value is not kept
 if it follows, element by element, within rows, or by a product of little depth, from values that are kept anyway (or small), of not more than ``MOST_READ``
-times its size.  What is left out, the gradient walk records again (``gradient._PastValues``).
+times its size, at most ``MAX_CHAIN`` of the values left out in a row.  What is left out, the gradient walk records again
+(``gradient._PastValues``).
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def _without_cheap(
 ) -> dict[Node, None]:
     kept = dict(keep)
     read: dict[Node, int] = {}  # bytes, for each that is left out
+    chain: dict[Node, int] = {}
     for n in sorted(keep, key=lambda n: n.index):
         if sizes[n] < recompute.LEAST_BYTES or _narrowed(n):
             continue
@@ -71,8 +73,9 @@ def _without_cheap(
         if made_of is None:
             continue
         total = sum(read.get(x) or _nbytes(x, bindings) for x in made_of)
-        if total <= MOST_READ * sizes[n]:
-            read[n] = total
+        longest = 1 + max((chain[x] for x in made_of if x in chain), default=0)
+        if total <= MOST_READ * sizes[n] and longest <= recompute.MAX_CHAIN:
+            read[n], chain[n] = total, longest
             del kept[n]
             kept.update((x, None) for x in made_of if x not in read)
     return kept

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lezero.arguments import need_real, whole
 from lezero.graph.dtype import as_dtype
 from lezero.ops.base import REGISTRY as OPS
-from lezero.ops.base import normalize_axes, normalize_axis
+from lezero.ops.base import normalize_axes, normalize_axis, several_axes
 from lezero.runtime.bounds import expect, of_dimension
 from lezero.runtime.recorder import record
 from lezero.tensor.core import Core
@@ -37,7 +38,9 @@ class Computing(Core):
     """Everything that is neither element by element nor a view."""
 
     def _reduce(self, name: str, dim: Axes, keepdim: bool, **attrs: Any) -> Tensor:
-        axes = normalize_axes(name, dim if dim is None or isinstance(dim, int) else tuple(dim) or None, self.ndim)
+        axes = normalize_axes(
+            name, dim if dim is None or isinstance(dim, int) else several_axes(name, dim) or None, self.ndim
+        )
         op = OPS[name]
         return record(op, (self,), op.bind({"axes": axes, "keepdim": keepdim, **attrs}))
 
@@ -81,6 +84,7 @@ class Computing(Core):
     def norm(self, p: Any = 2, dim: Axes = None, keepdim: bool = False) -> Tensor:
         if p == "fro":
             p = 2
+        need_real("norm: p", p)
         return self._reduce("norm", dim, keepdim, p=p)
 
     def argmax(self, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -132,6 +136,8 @@ class Computing(Core):
     def _indexed(self, name: str, dim: int, index: Tensor) -> int:
         """The dimension that is indexed; positions out of range are refused, here or by the run that computes them."""
         axis = normalize_axis(name, dim, self.ndim)
+        if not isinstance(index, Core):
+            raise TypeError(f"{name}: the index is a tensor of integers, got a {type(index).__name__}")
         if self.ndim:
             expect(index, self.shape[axis], of_dimension(axis, name))
         return axis
@@ -163,8 +169,8 @@ class Computing(Core):
         )
 
     def topk(self, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Pair:
-        d = normalize_axis("topk", dim, self.ndim)
-        if not 0 <= k <= (self.shape[d] if self.ndim else 1):
+        d, k = normalize_axis("topk", dim, self.ndim), whole("topk: k", k, 0)
+        if k > (self.shape[d] if self.ndim else 1):
             raise ValueError(f"topk: k={k} is more than the extent {int(self.shape[d])} of dimension {dim}")
         index = self.argsort(d, largest).narrow(d, 0, k)
         return Pair(record(OPS["gather"], (self, index), (d,)), index)
@@ -175,10 +181,10 @@ class Computing(Core):
     mm = bmm = dot = mv = matmul
 
     def tril(self, diagonal: int = 0) -> Tensor:
-        return record(OPS["tril"], (self,), (diagonal,))
+        return record(OPS["tril"], (self,), (whole("tril: diagonal", diagonal),))
 
     def triu(self, diagonal: int = 0) -> Tensor:
-        return record(OPS["triu"], (self,), (diagonal,))
+        return record(OPS["triu"], (self,), (whole("triu: diagonal", diagonal),))
 
     def equal(self, other: Tensor) -> bool:
         return tuple(self.shape) == tuple(other.shape) and bool((self == other).all())

@@ -31,13 +31,18 @@ class Core(Operand, Handle):
         def __getattr__(self, name: str) -> Any: ...
 
     def _apply(self, op: Op, operands: tuple, attrs: tuple) -> Tensor:
-        return record(op, operands, attrs)
+        try:
+            return record(op, operands, attrs)
+        except TypeError:
+            if not any(isinstance(x, np.ndarray) for x in operands):
+                raise
+        from lezero.tensor.interop import from_array
+
+        return record(op, tuple(from_array(x) if isinstance(x, np.ndarray) else x for x in operands), attrs)
 
     def _accepts(self, other: Any) -> bool:
-        # Arrays are taken so that they are refused with advice: NumPy would answer with an array, without a gradient.
+        # Arrays become tensors: NumPy would answer with an array, without a gradient.
         return isinstance(other, (bool, int, float, complex, Handle, np.generic, np.ndarray))
-
-    __array_priority__ = 1000  # NumPy's operators leave `array + tensor` and `number * tensor` to us
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lezero.arguments import need_number, need_real, whole
 from lezero.graph import dtype as dt
 from lezero.graph.dtype import as_dtype
 from lezero.hal import registry
@@ -44,6 +45,11 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
     """A tensor holding a copy of `data`: a number, nested sequences, a NumPy array or anything with ``__array__``.
 
     Python floats become the default dtype, ints int64; arrays keep theirs.
+
+    Raises
+    ------
+    OverflowError
+        For a Python number that an integer `dtype` cannot hold; elements of arrays and tensors are converted, and wrap around.
     """
     if isinstance(data, Core):
         array = data._realized().array
@@ -71,11 +77,38 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
     if not array.dtype.isnative:  # files in network order, as MNIST's
         array = array.astype(array.dtype.newbyteorder("="))
     if dtype is not None:
-        array = array.astype(as_dtype(dtype).numpy)
+        dtype = as_dtype(dtype)
+        if not isinstance(data, (Core, np.ndarray)):
+            _need_fitting("tensor", array, dtype)
+        array = array.astype(dtype.numpy)
     else:
         as_dtype(array.dtype)
     _check_device(device)
     return _from_array(_copied(array), requires_grad)
+
+
+def need_fit(name: str, value: Any, dtype: dt.DType) -> None:
+    """Refuse a number that is written to a tensor of integers and is none of those its dtype holds."""
+    if dtype.kind in "iu" and not isinstance(value, Core):
+        _need_fitting(name, np.asarray(value), dtype)
+
+
+def _need_fitting(name: str, array: np.ndarray, dtype: dt.DType) -> None:
+    """The same for numbers of Python as an array."""
+    if array.dtype.kind == "c" and not dtype.is_complex and dtype.kind != "b":
+        raise TypeError(f"{name}: complex numbers do not fit {dtype.name}; .real and .imag are real")
+    if (
+        dtype.kind not in "iu"
+        or not array.size
+        or array.dtype.kind not in "iufO"
+        or np.can_cast(array.dtype, dtype.numpy)
+    ):
+        return
+    info = dt.iinfo(dtype)
+    low, high = array.min(), array.max()
+    if not (info.min - 1 < low and high < info.max + 1):  # a NaN compares as neither
+        wrong = high if low > info.min - 1 else low
+        raise OverflowError(f"{name}: {wrong} does not fit {dtype.name}, which holds {info.min} to {info.max}")
 
 
 SMALL = 4096
@@ -158,11 +191,22 @@ def _source(name: str, dtype: Any, requires_grad: bool, device: Any = None, **at
     return t.requires_grad_() if requires_grad else t
 
 
+def _extents(name: str, size: tuple) -> tuple[int, ...]:
+    """Sizes given one by one or together, none of which is negative."""
+    shape = _sizes(size)
+    if any(type(n) is int and n < 0 for n in shape):
+        raise ValueError(f"{name}: sizes must not be negative, got {shape}")
+    return shape
+
+
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """`fill_value` everywhere."""
-    size = (size,) if isinstance(size, int) else tuple(size)
+    size = _extents("full", (size,))
+    if not isinstance(fill_value, Core):
+        need_number("full: fill_value", fill_value)
     if dtype is None:
         dtype = fill_value.dtype if isinstance(fill_value, Core) else as_dtype(type(fill_value))
+    need_fit("full", fill_value, as_dtype(dtype))
     if isinstance(fill_value, (bool, int)) or (isinstance(fill_value, float) and repr(fill_value) in ("0.0", "1.0")):
         return _source("full", dtype, requires_grad, device, shape=size, value=fill_value)
     _check_device(device)
@@ -180,11 +224,11 @@ def _number(value: Any) -> Tensor:
 
 
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    return _source("full", dtype or dt.default_dtype(), requires_grad, device, shape=_sizes(size), value=0)
+    return _source("full", dtype or dt.default_dtype(), requires_grad, device, shape=_extents("zeros", size), value=0)
 
 
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    return _source("full", dtype or dt.default_dtype(), requires_grad, device, shape=_sizes(size), value=1)
+    return _source("full", dtype or dt.default_dtype(), requires_grad, device, shape=_extents("ones", size), value=1)
 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -215,6 +259,9 @@ def arange(
     """start, start + step, … before `end`."""
     if end is None:
         start, end = 0, start
+    for name, value in (("start", start), ("end", end), ("step", step)):
+        if not isinstance(value, (int, float)):
+            need_real(f"arange: {name}", value)
     if dtype is None:
         dtype = dt.default_dtype() if any(isinstance(v, float) for v in (start, end, step)) else dt.int64
     return _source("arange", dtype, requires_grad, device, start=start, stop=end, step=step)
@@ -223,14 +270,17 @@ def arange(
 def linspace(
     start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
+    steps = whole("linspace: steps", steps, 0)
+    need_real("linspace: start", start)
+    need_real("linspace: end", end)
     return _source(
         "linspace", dtype or dt.default_dtype(), requires_grad, device, start=float(start), stop=float(end), steps=steps
     )
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    if n < 0 or (m is not None and m < 0):
-        raise ValueError(f"eye: extents must not be negative, got {(n, m)}")
+    n = whole("eye: n", n, 0)
+    m = m if m is None else whole("eye: m", m, 0)
     rows, columns = arange(n).reshape(n, 1), arange(n if m is None else m)
     t = (rows == columns)._cast(as_dtype(dtype or dt.default_dtype()))
     return t.requires_grad_() if requires_grad else t
@@ -249,7 +299,7 @@ def rand(
 ) -> Tensor:
     """Uniform in [0, 1)."""
     _check_device(device)
-    return _random("uniform", _sizes(size), dtype or dt.default_dtype(), generator, requires_grad)
+    return _random("uniform", _extents("rand", size), dtype or dt.default_dtype(), generator, requires_grad)
 
 
 def randn(
@@ -257,7 +307,7 @@ def randn(
 ) -> Tensor:
     """Normally distributed, mean 0 and variance 1."""
     _check_device(device)
-    return _random("normal", _sizes(size), dtype or dt.default_dtype(), generator, requires_grad)
+    return _random("normal", _extents("randn", size), dtype or dt.default_dtype(), generator, requires_grad)
 
 
 def randint(
@@ -266,15 +316,25 @@ def randint(
     """Integers from `low` (0 if left out) to `high` - 1."""
     if size is None:
         low, high, size = 0, low, high
+    if size is None:
+        raise TypeError("randint: a size is needed, as in randint(low, high, (rows, columns))")
+    low, high = whole("randint: low", low), whole("randint: high", high)
     if high <= low:
         raise ValueError(f"randint: high={high} must be greater than low={low}")
     _check_device(device)
-    return _random("randint", tuple(size), dtype or dt.int64, generator, False, low=low, high=high)
+    dtype = as_dtype(dtype or dt.int64)
+    need_fit("randint: low", low, dtype)
+    need_fit("randint: high - 1", high - 1, dtype)
+    return _random("randint", _extents("randint", (size,)), dtype, generator, False, low=low, high=high)
 
 
 def randperm(n: int, *, dtype: Any = None, device: Any = None, generator: Any = None) -> Tensor:
     """The numbers from 0 to n - 1 in random order."""
-    return rand(n, dtype=dt.float64, device=device, generator=generator).argsort()._cast(as_dtype(dtype or dt.int64))
+    return (
+        rand(whole("randperm: n", n, 0), dtype=dt.float64, device=device, generator=generator)
+        .argsort()
+        ._cast(as_dtype(dtype or dt.int64))
+    )
 
 
 def rand_like(t: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -297,6 +357,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> 
     if not tensors:
         raise ValueError("cat: at least one tensor is needed")
     dim = dim if axis is None else axis
+    _need_tensors("cat", tensors)
     if len(dtypes := dict.fromkeys(t.dtype for t in tensors)) > 1:
         wide = functools.reduce(dt.promote, dtypes)
         tensors = tuple(t._cast(wide) for t in tensors)
@@ -312,16 +373,31 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -
     dim = dim if axis is None else axis
     if not tensors:
         raise ValueError("stack: at least one tensor is needed")
+    _need_tensors("stack", tensors)
     return cat([t.unsqueeze(normalize_axis("stack", dim, t.ndim + 1)) for t in tensors], dim)
+
+
+def _need_tensors(name: str, tensors: tuple) -> None:
+    for i, t in enumerate(tensors):
+        if not isinstance(t, Core):
+            raise TypeError(f"{name}: tensors are joined, number {i} is a {type(t).__name__}")
 
 
 def where(condition: Tensor, x: Any, y: Any) -> Tensor:
     """x where `condition` holds, y elsewhere."""
+    if isinstance(x, Core) is not isinstance(y, Core):
+        number, t = (y, x) if isinstance(x, Core) else (x, y)
+        if type(number) is int:
+            need_fit("where", number, t.dtype)
     return record(OPS["where"], (condition, x, y), ())
 
 
 def einsum(equation: str, *operands: Tensor) -> Tensor:
     """Sums of products over named dimensions, as in NumPy."""
+    if not isinstance(equation, str):
+        raise TypeError(
+            f"einsum: the equation comes first, as in einsum('ij,jk->ik', a, b); got a {type(equation).__name__}"
+        )
     return record(OPS["einsum"], operands, OPS["einsum"].bind({"equation": equation}))
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from lezero.ops.base import REGISTRY as OPS
-from lezero.runtime.recorder import record
+from lezero.runtime.recorder import STATE, record
 from lezero.tensor.core import Core
+from lezero.tensor.creation import need_fit
 from lezero.tensor.writing import in_place
 
 if TYPE_CHECKING:
@@ -34,6 +37,44 @@ def _binary(name: str) -> tuple[Method, Method]:
         return record(op, (self, other), ())
 
     return _both(method, name, f"Element-wise with broadcasting and promotion; see ``lezero.{name}``.")
+
+
+def _dividing(name: str) -> tuple[Method, Method]:
+    """The same for a division that gives integers of integers."""
+    op = OPS[name]
+
+    def method(self: Core, other: Any) -> Tensor:
+        _need_divisors(name, self, other)
+        return record(op, (self, other), ())
+
+    doc = f"""Element-wise with broadcasting and promotion; see ``lezero.{name}``.
+
+    Raises
+    ------
+    ZeroDivisionError
+        When integers are divided by a number 0, or by a tensor that is there and holds one.  Integers that are still to be
+        computed, and all under ``lz.jit``, give 0 where they are divided by 0.
+    """
+    return _both(method, name, doc)
+
+
+def _need_divisors(name: str, dividend: Any, divisor: Any) -> None:
+    """Refuse 0 among the integers that integers are divided by, as far as they are there."""
+    if isinstance(divisor, Core):
+        buffer = divisor._buffer
+        if divisor.dtype.kind not in "iu" or buffer is None or STATE.capture is not None:
+            return
+        zero = not buffer.array.all()
+    elif isinstance(divisor, np.ndarray):
+        zero = divisor.dtype.kind in "iu" and not divisor.all()
+    else:
+        zero = isinstance(divisor, int) and divisor == 0
+    if zero and _gives_integers(dividend):
+        raise ZeroDivisionError(f"{name}: integers divided by 0; of floating-point numbers the result is inf or NaN")
+
+
+def _gives_integers(dividend: Any) -> bool:
+    return dividend.dtype.kind in "biu" if isinstance(dividend, (Core, np.ndarray)) else isinstance(dividend, int)
 
 
 def _both(method: Callable, name: str, doc: str) -> tuple[Method, Method]:
@@ -91,10 +132,9 @@ class Elementwise(Core):
     angle, angle_ = _unary("angle")
 
     mul, mul_ = _binary("mul")
-    div, div_ = _binary("div")
-    floor_divide, floor_divide_ = _binary("floor_divide")
-    remainder, remainder_ = _binary("remainder")
-    fmod, fmod_ = _binary("fmod")
+    floor_divide, floor_divide_ = _dividing("floor_divide")
+    remainder, remainder_ = _dividing("remainder")
+    fmod, fmod_ = _dividing("fmod")
     maximum, maximum_ = _binary("maximum")
     minimum, minimum_ = _binary("minimum")
     eq, eq_ = _binary("eq")
@@ -113,6 +153,40 @@ class Elementwise(Core):
     copysign, copysign_ = _binary("copysign")
     hypot, hypot_ = _binary("hypot")
     logaddexp, logaddexp_ = _binary("logaddexp")
+
+    def __floordiv__(self, other: Any) -> Any:
+        _need_divisors("floor_divide", self, other)
+        return super().__floordiv__(other)
+
+    def __mod__(self, other: Any) -> Any:
+        _need_divisors("remainder", self, other)
+        return super().__mod__(other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        _need_divisors("floor_divide", other, self)
+        return super().__rfloordiv__(other)
+
+    def __rmod__(self, other: Any) -> Any:
+        _need_divisors("remainder", other, self)
+        return super().__rmod__(other)
+
+    def div(self, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+        """``self / other``, rounded towards zero ("trunc") or down ("floor") if that is asked for; integers stay integers then.
+
+        Integers divided by 0 as :meth:`floor_divide` says.
+        """
+        if rounding_mode is None:
+            return record(OPS["div"], (self, other), ())
+        if rounding_mode == "floor":
+            return self.floor_divide(other)
+        if rounding_mode != "trunc":
+            raise ValueError(f"div: rounding_mode is None, 'trunc' or 'floor', got {rounding_mode!r}")
+        if self._is_whole() and (other._is_whole() if isinstance(other, Core) else isinstance(other, int)):
+            return record(OPS["floor_divide"], (self - self.fmod(other), other), ())  # what is left divides evenly
+        return record(OPS["div"], (self, other), ()).trunc()
+
+    def _is_whole(self) -> bool:
+        return self.dtype.kind in "biu"
 
     def add(self, other: Any, *, alpha: Any = 1) -> Tensor:
         """``self + alpha * other``."""
@@ -142,6 +216,10 @@ class Elementwise(Core):
         out = self
         if min is None and max is None:
             raise ValueError("clamp: give min, max or both")
+        if self.dtype.kind in "iu":
+            for name, bound in (("min", min), ("max", max)):
+                if type(bound) is int:
+                    need_fit(f"clamp: {name}", bound, self.dtype)
         if min is not None:
             out = record(OPS["maximum"], (out, min), ())
         if max is not None:
@@ -152,11 +230,14 @@ class Elementwise(Core):
 
     def masked_fill(self, mask: Tensor, value: Any) -> Tensor:
         """`value` where `mask` (bool, broadcast) is True."""
+        if self.dtype.kind in "iu":
+            need_fit("masked_fill", value, self.dtype)
         return record(OPS["where"], (mask, value, self), ())._cast(self.dtype)
 
     def where(self, condition: Tensor, other: Any) -> Tensor:
         return record(OPS["where"], (condition, self, other), ())
 
+    div_ = in_place(div)
     add_, sub_, addcmul_, addcdiv_ = in_place(add), in_place(sub), in_place(addcmul), in_place(addcdiv)
     lerp_, pow_, clamp_, masked_fill_ = in_place(lerp), in_place(pow), in_place(clamp), in_place(masked_fill)
     clip_ = clamp_

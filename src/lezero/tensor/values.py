@@ -43,11 +43,11 @@ class Values(Core):
         return self._realized()
 
     def numpy(self) -> np.ndarray:
-        """The values as a read-only array, without a copy."""
-        if self._requires_grad or (
-            self.requires_grad and STATE.grad_mode and self._rec is not None and self._node.tracks
-        ):
-            pass  # reading is harmless here: values are immutable, so no gradient can be missed
+        """The values as a read-only array, without a copy.
+
+        Also of a tensor that needs a gradient, without ``detach()``: values never change, so reading them harms nothing.  What
+        NumPy computes of the array has no gradient.
+        """
         return export(self._looked_at())
 
     def item(self) -> Any:
@@ -63,6 +63,7 @@ class Values(Core):
         return array.astype(np.float32).tolist() if self.dtype in (dt.bfloat16, dt.float16) else array.tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """As :meth:`numpy`, for ``np.asarray(tensor)``."""
         array = self.numpy()
         if dtype is not None and array.dtype != dtype:
             return array.astype(dtype)
@@ -106,7 +107,10 @@ class Values(Core):
 
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
-            raise TypeError(f"only integer tensors of one element can be an index, this one is {self.dtype.name}")
+            raise TypeError(
+                f"only integer tensors of one element can be an index, this one is {self.dtype.name} (a list or a string times "
+                "a tensor asks for one: lz.tensor(values) can be multiplied)"
+            )
         return int(self.item())
 
     def __iter__(self):
@@ -155,7 +159,7 @@ class Values(Core):
         return self.detach().requires_grad_(self._requires_grad)
 
     def __reduce__(self):
-        array = np.ascontiguousarray(self._realized().array)
+        array = np.asarray(self._realized().array, order="C")
         return _unpickle, (
             type(self),
             array.tobytes(),

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from lezero.arguments import whole
 from lezero.ops.base import REGISTRY as OPS
-from lezero.ops.base import Op, normalize_axes, normalize_axis
+from lezero.ops.base import Op, normalize_axes, normalize_axis, several_axes
 from lezero.runtime.recorder import WRITE_BACK, note_view, record
 from lezero.tensor.core import Core, _sizes
 
@@ -134,7 +135,9 @@ class Views(Core):
 
     def squeeze(self, dim: Any = None) -> Tensor:
         s = self.shape
-        axes = normalize_axes("squeeze", dim if dim is None or isinstance(dim, int) else tuple(dim), len(s))
+        axes = normalize_axes(
+            "squeeze", dim if dim is None or isinstance(dim, int) else several_axes("squeeze", dim), len(s)
+        )
         return self._as_view(OPS["reshape"], (tuple(d for i, d in enumerate(s) if not (i in axes and d == 1)),))
 
     def unsqueeze(self, dim: int) -> Tensor:
@@ -143,9 +146,15 @@ class Views(Core):
         return self._as_view(OPS["reshape"], ((*s[:d], 1, *s[d:]),))
 
     def narrow(self, dim: int, start: int, length: int) -> Tensor:
+        d = normalize_axis("narrow", dim, self.ndim)
         index: list[Any] = [slice(None)] * self.ndim
-        index[dim] = slice(start, start + length)
-        return self[tuple(index)]
+        index[d] = slice(start, start + length)
+        part = self[tuple(index)]
+        if int(length) < 0 or int(part.shape[d]) != int(length):
+            raise ValueError(
+                f"narrow: {length} elements from {start} on are not within the extent {int(self.shape[d])} of dimension {d}"
+            )
+        return part
 
     def select(self, dim: int, index: int) -> Tensor:
         at: list[Any] = [slice(None)] * self.ndim
@@ -158,11 +167,11 @@ class Views(Core):
     def split(self, size: Any, dim: int = 0) -> tuple[Tensor, ...]:
         d = normalize_axis("split", dim, self.ndim)
         total = int(self.shape[d])
-        if isinstance(size, int) and size < 1:
-            raise ValueError(f"split: a size of 1 or more is needed, got {size}")
-        sizes = (
-            list(size) if not isinstance(size, int) else [min(size, total - i) for i in range(0, total, size)] or [0]
-        )
+        if isinstance(size, (tuple, list)):
+            sizes = [whole("split: a size", n, 0) for n in size]
+        else:
+            size = whole("split: the size", size, 1)
+            sizes = [min(size, total - i) for i in range(0, total, size)] or [0]
         if sum(sizes) != total:
             raise ValueError(f"split: sizes {sizes} do not add up to the extent {total} of dimension {dim}")
         out, at = [], 0
@@ -173,13 +182,17 @@ class Views(Core):
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
         total = int(self.shape[normalize_axis("chunk", dim, self.ndim)])
-        return self.split(max(1, -(-total // chunks)), dim)
+        return self.split(max(1, -(-total // whole("chunk: the number of chunks", chunks, 1))), dim)
 
     def unbind(self, dim: int = 0) -> tuple[Tensor, ...]:
         return tuple(self.select(dim, i) for i in range(int(self.shape[normalize_axis("unbind", dim, self.ndim)])))
 
     def repeat(self, *sizes: Any) -> Tensor:
         reps = _sizes(sizes)
+        if len(reps) < self.ndim or any(type(r) is int and r < 0 for r in reps):
+            raise ValueError(
+                f"repeat: a count of 0 or more for each of the {self.ndim} dimensions is needed, got {reps}"
+            )
         s = (1,) * (len(reps) - self.ndim) + tuple(self.shape)
         split = self.reshape(tuple(x for d in s for x in (1, d))).expand(
             tuple(x for r, d in zip(reps, s) for x in (r, d))

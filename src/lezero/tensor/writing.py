@@ -6,12 +6,13 @@ from collections.abc import Callable
 from math import log1p, pi
 from typing import TYPE_CHECKING, Any, Self
 
+from lezero.arguments import need_number, need_real
 from lezero.graph.dtype import float64
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes
 from lezero.runtime.recorder import assign, record
 from lezero.tensor.core import Core
-from lezero.tensor.creation import rand, randint, randn, tensor
+from lezero.tensor.creation import need_fit, rand, randint, randn, tensor
 
 if TYPE_CHECKING:
     from lezero.tensor import Tensor
@@ -26,6 +27,16 @@ def in_place(method: Callable) -> Callable:
     write.__name__ = method.__name__ + "_"
     write.__doc__ = "The same, in place."
     return write
+
+
+def _need_order(what: str, least: Any, value: Any) -> None:
+    """Raise for a number below another; tensors are taken as they are."""
+    if isinstance(least, Core) or isinstance(value, Core):
+        return
+    need_real(what, value)
+    need_real("the lower end", least)
+    if value < least:
+        raise ValueError(f"{what} must be {least} or more, got {value}")
 
 
 class Writing(Core):
@@ -60,6 +71,9 @@ class Writing(Core):
         return self._set(source._cast(self.dtype))
 
     def fill_(self, value: Any) -> Self:
+        if not isinstance(value, Core):
+            need_number("fill_: the value", value)
+            need_fit("fill_", value, self.dtype)
         value = (
             value
             if isinstance(value, Core)
@@ -75,9 +89,11 @@ class Writing(Core):
         return self._set(record(OPS["full"], (), ((), 0, self.dtype)))
 
     def normal_(self, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Self:
+        _need_order("normal_: std", 0.0, std)
         return self._set(randn(*self.shape, dtype=self.dtype, generator=generator) * std + mean)
 
     def uniform_(self, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Self:
+        _need_order("uniform_: the upper end", a, b)
         return self._set(rand(*self.shape, dtype=self.dtype, generator=generator) * (b - a) + a)
 
     def bernoulli_(self, p: float = 0.5, generator: Any = None) -> Self:
@@ -88,6 +104,7 @@ class Writing(Core):
 
     def log_normal_(self, mean: float = 1.0, std: float = 2.0, generator: Any = None) -> Self:
         """Numbers whose logarithms are normally distributed."""
+        _need_order("log_normal_: std", 0.0, std)
         return self._set((randn(*self.shape, dtype=self.dtype, generator=generator) * std + mean).exp())
 
     def cauchy_(self, median: float = 0.0, sigma: float = 1.0, generator: Any = None) -> Self:

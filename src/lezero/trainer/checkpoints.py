@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,6 +63,15 @@ class Checkpoints:
             self.save(trainer)
         if best:
             save(trainer.state_dict(), self.folder / "best.lzm")
+
+
+def as_checkpoints(given: Any) -> Checkpoints | None:
+    """Checkpoints, or their folder as a path, or None for none."""
+    if given is None or isinstance(given, Checkpoints):
+        return given
+    if not isinstance(given, (str, os.PathLike)):
+        raise TypeError(f"Trainer.fit: checkpoints is a Checkpoints or the folder to save in, got {given!r}")
+    return Checkpoints(Path(given))
 
 
 def random_state() -> dict[str, Any]:

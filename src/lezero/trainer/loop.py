@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 
 from lezero.amp import GradScaler, autocast
+from lezero.arguments import whole
 from lezero.io import load
 from lezero.misspelt import SpeltArguments
 from lezero.runtime import realize
 from lezero.tensor import Tensor, no_grad, tensor
+from lezero.trainer import checks
 from lezero.trainer import progress as display
 from lezero.trainer.callbacks import Callback
-from lezero.trainer.checkpoints import Checkpoints, random_state, restore_random_state
+from lezero.trainer.checkpoints import Checkpoints, as_checkpoints, random_state, restore_random_state
 from lezero.trainer.metrics import Meter, Metric, named
 
 
@@ -52,8 +54,14 @@ class Trainer(SpeltArguments):
 
     Notes
     -----
-    A batch is ``(inputs, targets)``, or ``(input, input, …, targets)`` for a model with several inputs.  For anything else
-    override :meth:`compute`.
+    A batch is ``(inputs, targets)``, or ``(input, input, …, targets)`` for a model with several inputs.  A dict is taken
+    apart by name: ``labels`` (or ``label``, ``targets``, ``target``) are the targets, everything else are keyword arguments
+    of the model.  For anything else override :meth:`compute`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments that are something else, and at the first batch for a loss or a metric that gives no single number.
     """
 
     def __init__(
@@ -74,14 +82,19 @@ class Trainer(SpeltArguments):
     ) -> None:
         if schedule_per not in ("epoch", "step"):
             raise ValueError(f"Trainer: schedule_per must be 'epoch' or 'step', got {schedule_per!r}")
-        if accumulate < 1:
-            raise ValueError(f"Trainer: accumulate must be 1 or more batches, got {accumulate}")
+        checks.model_of(model)
+        checks.optimizer_of(model, optimizer, loss_fn)
+        checks.loss_of(loss_fn)
+        checks.scheduler_of(scheduler, optimizer)
+        checks.precision_of(autocast, scaler)
+        checks.limits_of(clip_grad_norm, accumulate)
         self.model, self.optimizer, self.loss_fn = model, optimizer, loss_fn
         self.metrics = named(metrics)
+        checks.metrics_of(self.metrics)
         self.scheduler, self.schedule_per = scheduler, schedule_per
         self.clip_grad_norm, self.accumulate = clip_grad_norm, accumulate
         self.autocast, self.scaler = autocast, scaler
-        self.callbacks = list(callbacks)
+        self.callbacks = checks.callbacks_of(callbacks)
         self.progress = progress
         self.epoch = self.step = 0
         self.history: list[dict[str, float]] = []
@@ -121,8 +134,11 @@ class Trainer(SpeltArguments):
         """
         if self.optimizer is None or self.loss_fn is None:
             raise ValueError("Trainer.fit needs an optimizer and a loss_fn")
-        if isinstance(checkpoints, (str, Path)):
-            checkpoints = Checkpoints(checkpoints)
+        epochs = whole("Trainer.fit: epochs", epochs, 0)
+        checks.loader_of("Trainer.fit", loader)
+        if validation is not None:
+            checks.loader_of("Trainer.fit: validation", validation)
+        checkpoints = as_checkpoints(checkpoints)
         self._checkpoints = checkpoints
         self._loaders = {"train": loader, "validation": validation}
         show = display.make(self.progress)
@@ -165,7 +181,7 @@ class Trainer(SpeltArguments):
                 return
         logs = self._meter.means()
         if not logs:
-            raise ValueError("Trainer.fit: the loader gave no batch")
+            raise checks.no_batch(loader)
         if validation is not None:
             logs |= {f"val_{name}": value for name, value in self._measure(validation, None).items()}
         logs["lr"] = float(self.optimizer.param_groups[0]["lr"])
@@ -226,8 +242,8 @@ class Trainer(SpeltArguments):
 
     def compute(self, batch: Any) -> tuple[Any, Any, int]:
         """(outputs, targets, number of samples) for a batch; override it for batches of another form."""
-        inputs, targets = split_batch(batch)
-        return self.model(*inputs), targets, _samples(inputs)
+        inputs, named_inputs, targets = split_batch(batch)
+        return self.model(*inputs, **named_inputs), targets, _samples((*inputs, *named_inputs.values()))
 
     def _precision(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.autocast is None else autocast("cpu", dtype=self.autocast)
@@ -235,17 +251,30 @@ class Trainer(SpeltArguments):
     def _compute(self, batch: Any) -> tuple[Tensor, dict[str, Any], int]:
         with self._precision():
             outputs, targets, samples = self.compute(batch)
-            loss = self.loss_fn(outputs, targets)  # type: ignore[misc]
-        values = {"loss": loss.detach()}
+            loss = self._loss(outputs, targets)
         with no_grad():
-            for name, metric in self.metrics.items():
-                values[name] = metric(outputs, targets)
+            values = {"loss": loss.detach(), **self._metrics(outputs, targets)}
         return loss, values, samples
+
+    def _loss(self, outputs: Any, targets: Any) -> Tensor:
+        with checks.given_no_targets(targets):
+            loss = self.loss_fn(outputs, targets)  # type: ignore[misc]
+        checks.loss_value(loss)
+        return loss
+
+    def _metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        values = {}
+        for name, metric in self.metrics.items():
+            with checks.given_no_targets(targets):
+                values[name] = metric(outputs, targets)
+            checks.scalar(f"Trainer: the metric {name!r}", values[name])
+        return values
 
     # -- evaluate and predict ----------------------------------------------------------------------------------
 
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
         """Means of the loss and the metrics over a loader, in evaluation mode and without gradients."""
+        checks.loader_of("Trainer.evaluate", loader)
         show = display.make(self.progress)
         show.begin("evaluate", _length(loader))
         try:
@@ -259,8 +288,8 @@ class Trainer(SpeltArguments):
             for done, batch in enumerate(loader, 1):
                 with self._precision():
                     outputs, targets, samples = self.compute(batch)
-                    values = {} if self.loss_fn is None else {"loss": self.loss_fn(outputs, targets)}
-                values |= {name: metric(outputs, targets) for name, metric in self.metrics.items()}
+                    values = {} if self.loss_fn is None else {"loss": self._loss(outputs, targets)}
+                values |= self._metrics(outputs, targets)
                 realize(*(v for v in values.values() if isinstance(v, Tensor)))
                 meter.add(values, samples)
                 if show is not None:
@@ -271,12 +300,17 @@ class Trainer(SpeltArguments):
         """The model's outputs for all batches of a loader (or for one tensor of inputs), in evaluation mode.
 
         Outputs that are tensors are joined along their first dimension; anything else comes as a list, one for each batch.
-        The last member of a batch of two or more is taken for the targets and left out.
+        The last member of a batch of two or more (of a dict, the labels) is taken for the targets and left out.
         """
+        if not isinstance(loader, Tensor):
+            checks.loader_of("Trainer.predict", loader)
         with _evaluating(self.model), no_grad(), self._precision():
             if isinstance(loader, Tensor):
                 return self.model(loader).realize()
-            outputs = [self.model(*split_batch(batch)[0]) for batch in loader]
+            outputs = []
+            for batch in loader:
+                inputs, named_inputs, _ = split_batch(batch)
+                outputs.append(self.model(*inputs, **named_inputs))
             if outputs and all(isinstance(o, Tensor) for o in outputs):
                 return tensor(np.concatenate([o.numpy() for o in outputs]))
             return outputs
@@ -386,17 +420,28 @@ class Trainer(SpeltArguments):
             getattr(callback, name)(self, *args)
 
 
-def split_batch(batch: Any) -> tuple[tuple[Any, ...], Any]:
-    """(inputs, targets) of a batch; a batch that is no tuple or list, or one of a single member, has no targets."""
+TARGETS = ("labels", "label", "targets", "target")
+"""Keys of a dict batch that hold its targets; the first that is there does."""
+
+
+def split_batch(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """(inputs, inputs by name, targets) of a batch.
+
+    A dict has inputs by name and its targets under one of `TARGETS`.  A batch that is no dict, tuple or list, or one of a
+    single member, has no targets.
+    """
+    if isinstance(batch, Mapping):
+        key = next((k for k in TARGETS if k in batch), None)
+        return (), {k: v for k, v in batch.items() if k != key}, batch.get(key)
     if not isinstance(batch, (tuple, list)):
-        return (batch,), None
+        return (batch,), {}, None
     if len(batch) == 1:
-        return tuple(batch), None
-    return tuple(batch[:-1]), batch[-1]
+        return tuple(batch), {}, None
+    return tuple(batch[:-1]), {}, batch[-1]
 
 
 def _samples(inputs: tuple[Any, ...]) -> int:
-    shape: Any = getattr(inputs[0], "shape", ())
+    shape: Any = getattr(inputs[0], "shape", ()) if inputs else ()
     return int(shape[0]) if len(shape) else 1
 
 

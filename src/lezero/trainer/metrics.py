@@ -31,7 +31,7 @@ def named(metrics: Mapping[str, Metric] | Sequence[str | Metric]) -> dict[str, M
                 raise ValueError(f"there is no metric {metric!r}; built in: {', '.join(BUILT_IN)}, or give a function")
             table[metric] = BUILT_IN[metric]
         else:
-            table[metric.__name__] = metric
+            table[getattr(metric, "__name__", type(metric).__name__)] = metric
     return table
 
 

@@ -31,9 +31,8 @@ from lezero.codegen.launch import KernelSource
 
 MAX_THREADS = 1024
 _SLICE_NANOSECONDS = 50_000_000
-_IDLE_SPINS = (
-    20_000  # about 0.4 ms: a step of a small network is recorded meanwhile, and waking a worker takes 50 us and more
-)
+_IDLE_SPINS = 20_000
+"""About 0.4 ms: a step of a small network is recorded meanwhile, and waking a worker takes 50 us and more."""
 _WAIT_SPINS = 4000
 _SCRATCH_LINE = 4096  # scratch areas of two threads never share a page
 

@@ -104,7 +104,7 @@ def plan_conv_forward(
     (ci, co), (kh, kw), (dy, dx) = spec.per_group, spec.kernel, spec.dilation
     top, left, bottom, right = spec.padding
     paired = pairs.supported(spec.dtype, target) and ci % 2 == 0 and not spec.planes
-    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co, paired)
+    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co, paired, stored=True)
     launches, workspaces = [], {}
     image, operand, dtype = (n, h, w), "x", spec.dtype
     pixel = spec.channels[0]
@@ -150,7 +150,7 @@ def _plan_unfolded(
 ) -> Plan:
     """As ``plan_conv_forward``: on an image that has a row of taps as channels, in pairs."""
     co, high = spec.channels[1], spec.kernel[0]
-    tile = choose_tile(target, TYPES["f32"], co, paired=True)
+    tile = choose_tile(target, TYPES["f32"], co, paired=True, stored=True)
     unfold, image, bytes = unfolded.unfold(spec, n, h, w, threads)
     weights, weight_bytes = unfolded.pack_weights(spec, tile, threads)
     pixel = unfolded.depth(spec) // 2
@@ -190,7 +190,7 @@ def plan_conv_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, t
         return winograd.plan_input_grad(spec, n, h, w, threads, target)
     (ci, co), (kh, kw) = spec.per_group, spec.kernel
     paired = pairs.supported(spec.dtype, target) and co % 2 == 0
-    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], ci, paired)
+    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], ci, paired, stored=True)
     vertical = phases(h, kh, spec.stride[0], spec.padding[0], spec.dilation[0])
     horizontal = phases(w, kw, spec.stride[1], spec.padding[1], spec.dilation[1])
     taps: list[tuple[int, int]] = []
@@ -204,6 +204,8 @@ def plan_conv_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, t
                     places[y * kw + x] = len(taps) * co
                     taps.append((move_y, move_x))
             walks.append(Phase((first_y, first_x), (count_y, count_x), (begin, len(taps))))
+    # What takes longest begins first, so that threads end together.
+    walks.sort(key=lambda phase: phase.taps[0] - phase.taps[1])
     # Taps that meet no pixel share a place behind all others.
     unmet = sorted(
         set(range(spec.taps))
@@ -250,7 +252,7 @@ def convolve(
     flat = [x for phase in walk.phases for x in (*phase.first, *phase.count, *phase.taps)]
     moves = [x for tap in walk.taps for x in tap]
     items = len(walk.phases) * walk.groups * -(-pixels // block)
-    tasks = tasks_for_products(items, products, threads, each=16)
+    tasks = tasks_for_products(items, products, threads, each=16 * len(walk.phases))
     # Tables of variable length come last, so that everything before them has a fixed place.
     everything = (*params, len(epilogue_params), *epilogue_params, *flat, *moves)
     made = source(dtype, tail, tile, len(epilogue_params), sums)

@@ -29,10 +29,10 @@ def channel_of(c: Code, step: Operand, half: int) -> Operand:
     return c.add(c.add(before, c.mul(place, 4)), c.add(c.select(odd, 1 - CHANNELS, 0), 2 * half))
 
 
-def within(c: Code, size: tuple[str, str], y: Operand, x: Operand) -> str:
-    """Whether all of a patch from (y, x) on is in an image of that height and width."""
+def within(c: Code, size: tuple[str, str], y: Operand, x: Operand, columns: int = SIDE) -> str:
+    """Whether all of a patch of so many columns from (y, x) on is in an image of that height and width."""
     height, width = size
-    inside = [c.less(-1, y), c.less(c.add(y, SIDE - 1), height), c.less(-1, x), c.less(c.add(x, SIDE - 1), width)]
+    inside = [c.less(-1, y), c.less(c.add(y, SIDE - 1), height), c.less(-1, x), c.less(c.add(x, columns - 1), width)]
     first, second = (c.value(f"and i1 {a}, {b}") for a, b in (inside[:2], inside[2:]))
     return c.value(f"and i1 {first}, {second}")
 
@@ -59,6 +59,40 @@ def transform_pixels(c: Code, pixels: list[str], depth: Operand, out: str, plane
     c.loop(0, depth, channels, step=CHANNELS, carried=[("ptr", x) for x in _lines(c, out, plane)])
 
 
+def transform_neighbours(c: Code, rows: list[str], depth: Operand, out: str, plane: Operand) -> None:
+    """B' d B of two patches side by side, of four rows of pixels: pairs of their points, `plane` elements apart.
+
+    A register has the neighbours of 16 channels in their order.
+    """
+    lanes = CHANNELS // 2
+
+    def channels(j: str, *carried: str) -> list[str]:
+        rows, outs = carried[:SIDE], carried[SIDE:]
+
+        def pixel(i: int, k: int) -> str:
+            half = c.vector_load("i16", lanes, c.gep(rows[i], c.mul(depth, k), "i16"))
+            wide = c.value(f"zext <{lanes} x i16> {half} to <{lanes} x i32>")
+            wide = c.value(f"shl <{lanes} x i32> {wide}, {c.splat(16, 'i32', lanes)}")
+            return c.value(f"bitcast <{lanes} x i32> {wide} to <{lanes} x float>")
+
+        pixels = [[pixel(i, k) for k in range(SIDE + 2)] for i in range(SIDE)]
+        for i, (operation, a, b) in enumerate(LINE):
+            columns = [_combined(c, operation, x, y) for x, y in zip(pixels[a], pixels[b], strict=True)]
+            for k, (across, a, b) in enumerate(LINE):
+                first, second = (_combined(c, across, columns[a + at], columns[b + at]) for at in (0, 2))
+                low, high = pairs.halves(c, lanes, pairs.rounded_both(c, lanes, first, second))
+                here = c.gep(outs[i], c.mul(plane, k), "i32")
+                c.vector_store("float", lanes, pairs.interleave(c, lanes, low, high, 0, lanes), here)
+        return [c.gep(x, lanes, "i16") for x in rows] + [c.gep(x, lanes, "i32") for x in outs]
+
+    starts = [("ptr", x) for x in (*rows, *_lines(c, out, plane))]
+    c.loop(0, depth, channels, step=lanes, carried=starts)
+
+
+def _combined(c: Code, operation: str, a: str, b: str) -> str:
+    return c.value(f"{operation} <{CHANNELS // 2} x float> {a}, {b}")
+
+
 def _lines(c: Code, out: str, plane: Operand) -> list[str]:
     """Where each row of points begins."""
     return [c.gep(out, c.mul(plane, SIDE * i), "i32") for i in range(SIDE)]
@@ -82,11 +116,11 @@ def _points(
 
     for i, (operation, a, b) in enumerate(LINE):
         columns = [
-            [c.value(f"{operation} {vector} {x}, {y}") for x, y in zip(halves(a, k), halves(b, k), strict=True)]
+            [_combined(c, operation, x, y) for x, y in zip(halves(a, k), halves(b, k), strict=True)]
             for k in range(SIDE)
         ]
         for k, (across, a, b) in enumerate(LINE):
-            even, odd = (c.value(f"{across} {vector} {x}, {y}") for x, y in zip(columns[a], columns[b], strict=True))
+            even, odd = (_combined(c, across, x, y) for x, y in zip(columns[a], columns[b], strict=True))
             here = c.gep(outs[i], c.mul(plane, k), "i32")
             c.vector_store("i16", CHANNELS, pairs.rounded_both(c, lanes, even, odd), here)
 

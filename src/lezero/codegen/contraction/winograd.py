@@ -96,7 +96,7 @@ def plan_forward(
 ) -> Plan:
     """As ``plan_conv_forward``."""
     ci, co = spec.channels
-    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], co)
+    tile = _choose_tile(spec.dtype, co, target)
     packed = pack_weights(
         spec.dtype, tile, groups=1, columns=co, outer=1, slice=0, line=ci * 9, length=ci * 9, group=0, rows=ci * 9,
         places=[t * ci for t in range(9)], threads=threads,
@@ -128,7 +128,7 @@ def plan_forward(
 def plan_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target: Target) -> Plan:
     """As ``plan_conv_input_grad``: the convolution of the result's gradient with the weights turned around."""
     ci, co = spec.channels
-    tile = choose_tile(target, TYPES[COMPUTE[spec.dtype]], ci)
+    tile = _choose_tile(spec.dtype, ci, target)
     packed = pack_weights(
         spec.dtype, tile, groups=1, columns=ci, outer=co, slice=ci * 9, line=9, length=9, group=0, rows=co * 9,
         places=[(8 - t) * co for t in range(9)], threads=threads,
@@ -138,6 +138,11 @@ def plan_input_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, target
     tail = Epilogue((("dx", stored, value),))
     image = (n, *spec.out_size(h, w))
     return _plan(spec.dtype, packed, "dy", image, co, ci, (h, w), (2 - top, 2 - left), tail, tile, threads, ())
+
+
+def _choose_tile(dtype: str, columns: int, target: Target) -> Tile:
+    """The tile as it is for weights, which become pairs when they are transformed."""
+    return replace(choose_tile(target, TYPES[COMPUTE[dtype]], columns, dtype == "bf16", stored=True), pairs=False)
 
 
 def _plan(

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from lezero.codegen.contraction import pairs
+from lezero.codegen.contraction import pairs, patches
 from lezero.codegen.contraction.microkernel import Tile, call_tile, choose_tile, emit_panel_tiles
 from lezero.codegen.contraction.pack import load_as
 from lezero.codegen.contraction.spec import (
@@ -67,26 +67,27 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
     together = 2 if tile.pairs else 1
     oh, ow = spec.out_size(h, w)
     down, across = -(-oh // 2), -(-ow // 2)
-    patches = n * down * across
+    number = n * down * across
     panels, rows = -(-co // tile.width), -(-ci // tile.height) * tile.height
-    products = patches * DIRECT * ci * co
+    products = number * DIRECT * ci * co
     threads = useful_threads(threads, products, PRODUCTS_PER_THREAD)
     part = panels * POINTS * rows * tile.width
-    patch_parts = 1 if panels >= FEW_PANELS else min(PARTS, patches)
+    patch_parts = 1 if panels >= FEW_PANELS else min(PARTS, number)
     # Parts of the patches take memory: together no more than the image.
-    most_parts = max(patch_parts, min(patches, n * h * w * ci // part))
+    most_parts = max(patch_parts, min(number, n * h * w * ci // part))
     patch_parts = divided(most_parts, patch_parts, products, MOST_PRODUCTS * panels)
     # Each part of the panels transforms the image anew: with two for a thread that was 17 % of the time at 256 channels.
     panel_parts = min(panels, -(-threads // patch_parts))
     panel_parts = divided(panels, panel_parts, products, MOST_PRODUCTS * patch_parts)
-    block = min(max(16, together * BLOCK_BYTES // (POINTS * ci * tile.itemsize)), 256, -(-patches // patch_parts))
+    block = min(max(16, together * BLOCK_BYTES // (POINTS * ci * tile.itemsize)), 256, -(-number // patch_parts))
     block = -(-block // together) * together
     plane = block // together * ci + 2 * tile.lanes  # the last tile of rows may read past the last channel
     top, left, _, _ = spec.padding
     params = (
         n, h, w, ci, co, oh, ow, top, left, down, across, panels, block, plane, rows, patch_parts, panel_parts,
     )  # fmt: skip
-    sums = Launch(_source(spec.dtype, tile), ("x", "dy", "w:parts"), params, patch_parts * panel_parts)
+    side_by_side = tile.pairs and patches.suits(ci)
+    sums = Launch(_source(spec.dtype, tile, side_by_side), ("x", "dy", "w:parts"), params, patch_parts * panel_parts)
     taps = _transform_back(tile, panels * rows, rows, part, patch_parts, threads)
     places = [(t * rows, 0) for t in range(9)]
     write = sum_parts(spec.out_dtype, tile, 1, co, ci, 9 * rows, 1, 0, (rows, 0), places, threads, "w:taps")
@@ -95,10 +96,13 @@ def plan_weight_grad(spec: ConvSpec, n: int, h: int, w: int, threads: int, targe
 
 
 @lru_cache(maxsize=16)
-def _source(dtype: str, tile: Tile) -> KernelSource:
-    key = f"winograd weight gradient {dtype} {tile}"
+def _source(dtype: str, tile: Tile, side_by_side: bool) -> KernelSource:
+    key = f"winograd weight gradient {dtype} {tile}{' side_by_side' if side_by_side else ''}"
     return KernelSource(
-        "winograd.dw", key, lambda target: _emit(dtype, tile, target), scratch=lambda p: layout(tile, p)[-1]
+        "winograd.dw",
+        key,
+        lambda target: _emit(dtype, tile, side_by_side, target),
+        scratch=lambda p: layout(tile, p)[-1],
     )
 
 
@@ -115,7 +119,7 @@ def _gradient_plane(tile: Tile, block: int) -> int:
     return block // (2 if tile.pairs else 1) * tile.width + tile.lanes
 
 
-def _emit(dtype: str, tile: Tile, target: Target) -> str:
+def _emit(dtype: str, tile: Tile, side_by_side: bool, target: Target) -> str:
     module = Module(target)
     emit_panel_tiles(module, tile)
     c = Code(module)
@@ -131,10 +135,10 @@ def _emit(dtype: str, tile: Tile, target: Target) -> str:
     zeros = c.gep(run, 64, "i8")
     c.loop(0, c.max(p["depth"], tile.width), lambda i: c.store(to, "0.0", c.gep(zeros, i, to)))
 
-    patches = c.mul(p["images"], c.mul(p["down"], p["across"]))
+    all_patches = c.mul(p["images"], c.mul(p["down"], p["across"]))
     patch_part, panel_part = c.rem("%task", p["patch_parts"]), c.div("%task", p["patch_parts"])
-    first_patch = c.div(c.mul(patches, patch_part), p["patch_parts"])
-    end_patch = c.div(c.mul(patches, c.add(patch_part, 1)), p["patch_parts"])
+    first_patch = c.div(c.mul(all_patches, patch_part), p["patch_parts"])
+    end_patch = c.div(c.mul(all_patches, c.add(patch_part, 1)), p["patch_parts"])
     first_panel = c.div(c.mul(p["panels"], panel_part), p["panel_parts"])
     end_panel = c.div(c.mul(p["panels"], c.add(panel_part, 1)), p["panel_parts"])
     point_size = c.mul(p["rows"], tile.width)
@@ -181,8 +185,24 @@ def _emit(dtype: str, tile: Tile, target: Target) -> str:
     def transform(row: Operand, corners: list[Corner], more: str | None) -> None:
         """Patches of the block, B' d B."""
         size = (p["height"], p["width"], p["depth"])
-        pixels = squares(image, size, corners, (p["top"], p["left"]), 4, more)
         out = c.gep("%scratch", c.mul(row, p["depth"]), to)
+        if not side_by_side:
+            transform_pixels(size, corners, more, out)
+            return
+        (n, y, x), (_, _, next_x) = corners
+        top, left = c.sub(y, p["top"]), c.sub(x, p["left"])
+
+        def neighbours() -> None:
+            first = c.mul(c.add(c.mul(c.add(c.mul(n, p["height"]), top), p["width"]), left), p["depth"])
+            rows = [c.gep(image, c.add(first, c.mul(c.mul(p["width"], p["depth"]), i)), memory) for i in range(4)]
+            patches.transform_neighbours(c, rows, p["depth"], out, p["plane"])
+
+        adjacent = c.value(f"and i1 {more}, {c.value(f'icmp eq i64 {next_x}, {c.add(x, 2)}')}")
+        inside = patches.within(c, size[:2], top, left, columns=6)
+        c.when(c.value(f"and i1 {adjacent}, {inside}"), neighbours, lambda: transform_pixels(size, corners, more, out))
+
+    def transform_pixels(size: tuple[str, str, str], corners: list[Corner], more: str | None, out: str) -> None:
+        pixels = squares(image, size, corners, (p["top"], p["left"]), 4, more)
 
         def channels(j: Operand, mask: str | None) -> None:
             def load(pixel: str) -> str:
@@ -207,11 +227,24 @@ def _emit(dtype: str, tile: Tile, target: Target) -> str:
                 pixels, load, lambda line: _gradient_line(math, line), 2, out, gradient_plane, v * tile.lanes, None
             )  # fmt: skip
 
+    def pixel(n: Operand, height: Operand, y: Operand, width: Operand, x: Operand, channels: Operand) -> Operand:
+        return c.mul(c.add(c.mul(c.add(c.mul(n, height), y), width), x), channels)
+
     def block(first: str) -> None:
         count = c.min(p["block"], c.sub(end_patch, first))
         corner = first_corner(c, p, first)
         each(count, corner, transform)
         c.store("i64", c.round_up(count, together), c.gep(run, 2, "i64"))
+
+        n, y, x = first_corner(c, p, c.add(first, count))
+        next_image = c.gep(image, pixel(n, p["height"], y, p["width"], x, p["depth"]), memory)
+        next_dy = c.gep(dy, pixel(n, p["result_height"], y, p["result_width"], x, p["columns"]), memory)
+        # A call fetches as many lines as it has steps: a patch is new to four pixels of the image.
+        per_call = 64 // TYPES[dtype] // (4 * together)
+        image_calls, dy_calls = c.div(p["depth"], per_call), c.div(p["columns"], per_call)
+        row_tiles = c.ceil_div(p["depth"], height)
+        calls = c.mul(c.mul(c.sub(end_panel, first_panel), POINTS), row_tiles)
+        turns = c.max(c.div(calls, c.max(c.add(image_calls, dy_calls), 1)), 1)
 
         def panel(number: str) -> None:
             col = c.mul(number, tile.width)
@@ -225,7 +258,18 @@ def _emit(dtype: str, tile: Tile, target: Target) -> str:
 
                 def tiles(r: str) -> None:
                     sums, following = (c.gep(here, c.mul(row, tile.width), to) for row in (r, c.add(r, height)))
-                    fetched = f"i64 0, ptr {following}, i64 64"  # sums that are added to next
+                    # The sums that are added to next, or of the next block what the image or the gradient has.
+                    call = c.add(
+                        c.mul(c.add(c.mul(c.sub(number, first_panel), POINTS), k), row_tiles), c.div(r, height)
+                    )
+                    turn = c.div(call, turns)
+                    lines = c.mul(c.div(c.round_up(count, together), together), 64)
+                    of_image = c.gep(next_image, c.mul(turn, lines), "i8")
+                    of_dy = c.gep(next_dy, c.mul(c.sub(turn, image_calls), lines), "i8")
+                    other = c.select(c.less(turn, image_calls), of_image, of_dy, "ptr")
+                    due = c.value(f"icmp eq i64 {c.mul(turn, turns)}, {call}")
+                    due = c.value(f"and i1 {due}, {c.less(turn, c.add(image_calls, dy_calls))}")
+                    fetched = f"i64 0, ptr {c.select(due, other, following, 'ptr')}, i64 64"
                     arguments = f"ptr {run}, i64 1, i64 {r}, i64 {p['depth']}, i64 {tile.width}, {fetched}, ptr {sums}"
                     call_tile(c, tile, "panel", c.sub(p["depth"], r), arguments)
 

@@ -55,7 +55,10 @@ def conv_padding(
         if any(s != 1 for s in stride):
             raise ValueError(f"{name}: padding='same' needs stride 1, got {stride}")
         return same_padding(tuple(int(k) for k in kernel), dilation)
-    return tuple((p, p) for p in per_dimension(name, "padding", padding, len(kernel)))
+    widths = per_dimension(name, "padding", padding, len(kernel))
+    if min(widths) < 0:
+        raise ValueError(f"{name}: padding is 0 or more, got {padding!r}")
+    return tuple((p, p) for p in widths)
 
 
 def conv1d(

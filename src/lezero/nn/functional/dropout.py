@@ -52,7 +52,11 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 
 
 def check_probability(name: str, p: float) -> None:
-    if not 0.0 <= p <= 1.0:
+    try:
+        fits = 0.0 <= p <= 1.0
+    except TypeError:
+        raise TypeError(f"{name}: p is a number, got {p!r}") from None
+    if not fits:
         raise ValueError(f"{name}: p is a probability between 0 and 1, got {p}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 
@@ -10,12 +11,13 @@ def per_dimension(name: str, what: str, value: Any, n: int) -> tuple[int, ...]:
     if type(value) is int:
         return (value,) * n
     try:
-        values = tuple(value)
+        given = (value,) if hasattr(value, "__index__") else value
+        values = tuple(v if isinstance(v, int) else index(v) for v in given)  # extents that are symbols stay so
     except TypeError:
         raise TypeError(f"{name}: {what} is an int or {n} ints, got {value!r}") from None
     if len(values) == 1:
         values *= n
-    if len(values) != n or not all(isinstance(v, int) for v in values):
+    if len(values) != n:
         raise ValueError(f"{name}: {what} is an int or {n} ints, got {value!r}")
     return values
 

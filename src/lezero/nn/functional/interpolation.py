@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import floor
 
+from lezero.arguments import need_real, whole
 from lezero.ops.resample import resample
 from lezero.tensor import Tensor
 
@@ -61,9 +62,8 @@ def interpolate(
             step = (extent - 1) / (out - 1) if out > 1 else 0.0
         if mode == "nearest" and out == 2 * extent:
             step = 0.5  # whatever the scale was, as in PyTorch
-        if (
-            out != extent or mode == "nearest-exact"
-        ):  # PyTorch's exact mode alone looks at the scale in a size that stays
+        # In a size that stays, PyTorch looks at the scale in its exact mode, and with one dimension in the other one, too.
+        if out != extent or mode == "nearest-exact" or (mode == "nearest" and n == 1 and step != 1):
             x = resample(x, axis=axis, size=out, mode=how, step=step)
     return x
 
@@ -76,13 +76,16 @@ def _sizes_and_steps(
         raise ValueError("interpolate: either size or scale_factor is needed")
     n = len(extents)
     if scale is not None:
-        scales = [float(s) for s in (scale if isinstance(scale, Sequence) else [scale] * n)]
+        given = scale if isinstance(scale, (tuple, list)) else [scale] * n
+        for factor in given:
+            need_real("interpolate: scale_factor", factor)
+        scales = [float(s) for s in given]
         sizes = [floor(d * s) for d, s in zip(extents, scales)]
     else:
         if recompute:
             raise ValueError("interpolate: recompute_scale_factor goes with scale_factor, not with size")
         scales = []
-        sizes = [int(d) for d in (size if isinstance(size, Sequence) else [size] * n)]  # type: ignore[list-item]
+        sizes = [int(whole("interpolate: size", d)) for d in (size if isinstance(size, (tuple, list)) else [size] * n)]
     if len(sizes) != n or (scale is not None and len(scales) != n) or any(d < 1 for d in (*sizes, *extents)):
         raise ValueError(
             f"interpolate: {n} extents of 1 or more are needed for those of the input, {tuple(extents)}; got size={size} and "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lezero.arguments import whole
 from lezero.ops import movement
 from lezero.tensor import Tensor, cat
 
@@ -18,7 +19,9 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     mode : {"constant", "reflect", "replicate", "circular"}
     value : number for "constant", 0 by default
     """
-    widths = [int(p) for p in pad]
+    if isinstance(pad, int):
+        raise TypeError(f"pad: widths are a tuple, (before, after) of each dimension from the last on, got {pad}")
+    widths = [int(whole("pad: a width", p)) for p in pad]
     if len(widths) % 2 or len(widths) > 2 * input.ndim:
         raise ValueError(f"pad: pairs of widths for at most {input.ndim} dimensions are needed, got {tuple(pad)}")
     n = len(widths) // 2

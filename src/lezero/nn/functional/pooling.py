@@ -21,13 +21,18 @@ def _spatial(name: str, x: Tensor, n: int) -> None:
         )
 
 
+def is_empty(stride: Any) -> bool:
+    """No stride given, as PyTorch's functions write it."""
+    return isinstance(stride, tuple) and not stride
+
+
 @lru_cache(maxsize=4096)
 def _windows(n: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> dict[str, Any]:
     name = f"max_pool{n}d"
     sizes = per_dimension(name, "kernel_size", kernel, n)
     return {
         "kernel": sizes,
-        "stride": sizes if stride is None or stride == () else per_dimension(name, "stride", stride, n),
+        "stride": sizes if stride is None or is_empty(stride) else per_dimension(name, "stride", stride, n),
         "padding": per_dimension(name, "padding", padding, n),
         "dilation": per_dimension(name, "dilation", dilation, n),
         "ceil_mode": bool(ceil_mode),
@@ -101,7 +106,7 @@ def _avg_pool(
     name = f"avg_pool{n}d"
     _spatial(name, x, n)
     kernel = per_dimension(name, "kernel_size", kernel, n)
-    stride = kernel if stride is None or stride == () else per_dimension(name, "stride", stride, n)
+    stride = kernel if stride is None or is_empty(stride) else per_dimension(name, "stride", stride, n)
     return pooling.avg_pool(
         x,
         kernel=kernel,

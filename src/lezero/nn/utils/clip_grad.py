@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from lezero.arguments import need_real
 from lezero.tensor import Tensor, no_grad, stack, tensor
 
 
@@ -44,6 +45,8 @@ def clip_grad_norm_(
     norm_type : a number, or "inf" for the largest absolute value
     error_if_nonfinite : raise if the norm is infinite or NaN; this reads the norm, so it runs what is recorded.
     """
+    if not isinstance(max_norm, Tensor):
+        need_real("clip_grad_norm_: max_norm", max_norm)
     pairs = _grads("clip_grad_norm_", parameters)
     total = get_total_norm([g for _, g in pairs], norm_type)
     if error_if_nonfinite and not math.isfinite(total.item()):
@@ -59,5 +62,6 @@ def clip_grad_norm_(
 @no_grad()
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
     """Clip every element of the gradients to ±`clip_value`."""
+    need_real("clip_grad_value_: clip_value", clip_value)
     for p, g in _grads("clip_grad_value_", parameters):
         p.grad = g.detach().clamp(-clip_value, clip_value)

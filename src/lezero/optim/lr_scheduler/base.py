@@ -6,11 +6,26 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from lezero.arguments import check_arguments, need_real
 from lezero.misspelt import SpeltArguments
 from lezero.optim.optimizer import Optimizer
 
 
-class LRScheduler(SpeltArguments):
+class Schedule(SpeltArguments):
+    """Whatever sets the learning rates of an optimizer: its constructor's arguments are what their annotations say."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        self = super().__new__(cls, *args, **kwargs)
+        check_arguments(cls, args, kwargs)
+        return self
+
+
+def need_optimizer(name: str, optimizer: Any) -> None:
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{name}: an Optimizer is needed, got {type(optimizer).__name__}")
+
+
+class LRScheduler(Schedule):
     """Base class: override ``get_lr()``, which gives the rates for ``self.last_epoch`` from those in the groups.
 
     Parameters
@@ -21,8 +36,7 @@ class LRScheduler(SpeltArguments):
     """
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{type(self).__name__}: an Optimizer is needed, got {type(optimizer).__name__}")
+        need_optimizer(type(self).__name__, optimizer)
         self.optimizer = optimizer
         for i, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
@@ -88,9 +102,18 @@ class Factor(LRScheduler):
 
 def per_group(name: str, what: str, value: Any, optimizer: Optimizer) -> list[Any]:
     """One value a parameter group: the same for all, or a list of the right length."""
+    need_optimizer(name, optimizer)
     n = len(optimizer.param_groups)
     if not isinstance(value, (list, tuple)):
         return [value] * n
     if len(value) != n:
         raise ValueError(f"{name}: {what} has {len(value)} values for {n} parameter groups")
     return list(value)
+
+
+def numbers_per_group(name: str, what: str, value: Any, optimizer: Optimizer) -> list[Any]:
+    """The same for what is a number."""
+    values = per_group(name, what, value, optimizer)
+    for one in values:
+        need_real(f"{name}: {what}", one)
+    return values

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from lezero.optim.lr_scheduler.base import LRScheduler
+from lezero.optim.lr_scheduler.base import LRScheduler, Schedule, need_optimizer
 from lezero.optim.optimizer import Optimizer
 
 
@@ -16,7 +16,11 @@ class _Several(LRScheduler):
     def __init__(self, schedulers: Sequence[Any], optimizer: Optimizer | None):
         if not schedulers:
             raise ValueError(f"{type(self).__name__}: at least one schedule is needed")
+        for s in schedulers:
+            if not isinstance(s, Schedule):
+                raise TypeError(f"{type(self).__name__}: schedules are needed, got a {type(s).__name__}")
         optimizer = schedulers[0].optimizer if optimizer is None else optimizer
+        need_optimizer(type(self).__name__, optimizer)
         for i, s in enumerate(schedulers):
             if s.optimizer is not optimizer:
                 raise ValueError(f"{type(self).__name__}: schedule {i} ({type(s).__name__}) drives another optimizer")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from lezero.optim.lr_scheduler.base import LRScheduler, per_group
+from lezero.optim.lr_scheduler.base import LRScheduler, need_optimizer, numbers_per_group
 from lezero.optim.optimizer import Optimizer
 
 
@@ -16,7 +16,7 @@ class OneCycleLR(LRScheduler):
     Parameters
     ----------
     max_lr : float, or one a group
-    total_steps : int, or epochs and steps_per_epoch
+    total_steps : int, or epochs and steps_per_epoch, ints as well
     pct_start : the share of steps spent rising
     anneal_strategy : {"cos", "linear"}
     cycle_momentum, base_momentum, max_momentum : SGD's momentum, or Adam's first beta, moves against the rate
@@ -42,12 +42,17 @@ class OneCycleLR(LRScheduler):
         three_phase: bool = False,
         last_epoch: int = -1,
     ):
+        need_optimizer("OneCycleLR", optimizer)
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
                 raise ValueError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
             total_steps = epochs * steps_per_epoch
         if total_steps <= 0:
             raise ValueError(f"OneCycleLR: the number of steps is positive, got {total_steps}")
+        if div_factor <= 0 or final_div_factor <= 0:
+            raise ValueError(
+                f"OneCycleLR: div_factor and final_div_factor are above 0, got {div_factor} and {final_div_factor}"
+            )
         if not 0 <= pct_start <= 1:
             raise ValueError(f"OneCycleLR: pct_start is between 0 and 1, got {pct_start}")
         if anneal_strategy not in ("cos", "linear"):
@@ -66,7 +71,7 @@ class OneCycleLR(LRScheduler):
                 (total_steps - 1.0, "max_lr", "min_lr", "base_momentum", "max_momentum"),
             ]
         if last_epoch == -1:
-            peaks = per_group("OneCycleLR", "max_lr", max_lr, optimizer)
+            peaks = numbers_per_group("OneCycleLR", "max_lr", max_lr, optimizer)
             for group, peak in zip(optimizer.param_groups, peaks):
                 group["initial_lr"] = peak / div_factor
                 group["max_lr"] = peak
@@ -76,8 +81,8 @@ class OneCycleLR(LRScheduler):
             if not self._use_beta1 and "momentum" not in optimizer.defaults:
                 raise ValueError(f"OneCycleLR: {type(optimizer).__name__} has no momentum; give cycle_momentum=False")
             if last_epoch == -1:
-                highs = per_group("OneCycleLR", "max_momentum", max_momentum, optimizer)
-                lows = per_group("OneCycleLR", "base_momentum", base_momentum, optimizer)
+                highs = numbers_per_group("OneCycleLR", "max_momentum", max_momentum, optimizer)
+                lows = numbers_per_group("OneCycleLR", "base_momentum", base_momentum, optimizer)
                 for group, high, low in zip(optimizer.param_groups, highs, lows):
                     group["max_momentum"], group["base_momentum"] = high, low
                     self._set_momentum(group, high)

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from lezero.optim.lr_scheduler.base import per_group
+from lezero.optim.lr_scheduler.base import Schedule, need_optimizer, numbers_per_group
 from lezero.optim.optimizer import Optimizer
 
 
-class ReduceLROnPlateau:
+class ReduceLROnPlateau(Schedule):
     """The rate times `factor` once a metric has not got better for more than `patience` steps.
 
     Parameters
@@ -34,6 +34,9 @@ class ReduceLROnPlateau:
         min_lr: float | Sequence[float] = 0.0,
         eps: float = 1e-8,
     ):
+        need_optimizer("ReduceLROnPlateau", optimizer)
+        if patience < 0 or cooldown < 0:
+            raise ValueError(f"ReduceLROnPlateau: patience and cooldown are 0 or more, got {patience} and {cooldown}")
         if factor >= 1.0:
             raise ValueError(f"ReduceLROnPlateau: factor is below 1, got {factor}")
         if mode not in ("min", "max"):
@@ -43,7 +46,7 @@ class ReduceLROnPlateau:
         self.optimizer = optimizer
         self.mode, self.factor, self.patience, self.cooldown, self.eps = mode, factor, patience, cooldown, eps
         self.threshold, self.threshold_mode = threshold, threshold_mode
-        self.min_lrs = per_group("ReduceLROnPlateau", "min_lr", min_lr, optimizer)
+        self.min_lrs = numbers_per_group("ReduceLROnPlateau", "min_lr", min_lr, optimizer)
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
         self._last_lr = [group["lr"] for group in optimizer.param_groups]

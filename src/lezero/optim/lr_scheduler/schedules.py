@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
+from lezero.arguments import whole
 from lezero.optim.lr_scheduler.base import Factor, LRScheduler, per_group
 from lezero.optim.optimizer import Optimizer
 
@@ -75,7 +76,8 @@ class MultiStepLR(Factor):
     def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1):
         if not isinstance(milestones, Iterable):
             raise TypeError(f"MultiStepLR: milestones are a list of steps, got {milestones!r}")
-        self.milestones, self.gamma = dict(Counter(milestones)), gamma
+        steps = [whole("MultiStepLR: a milestone", step) for step in milestones]
+        self.milestones, self.gamma = dict(Counter(steps)), gamma
         super().__init__(optimizer, last_epoch)
 
     def factor(self) -> float:
@@ -157,7 +159,7 @@ class PolynomialLR(Factor):
 class CosineAnnealingLR(LRScheduler):
     """Half a cosine from the initial rate to `eta_min` over `T_max` steps (Loshchilov & Hutter 2017), and back up after."""
 
-    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1):
+    def __init__(self, optimizer: Optimizer, T_max: float, eta_min: float = 0.0, last_epoch: int = -1):
         _one_or_more("CosineAnnealingLR", "T_max", T_max)
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)

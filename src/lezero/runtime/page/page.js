@@ -91,9 +91,10 @@ function overview() {
     ${fact("operations", count(b.operations))}${fact("kernels", count(b.kernels), a && count(a.kernels))}
     ${fact("bytes moved", bytes(b.moved_bytes), a && bytes(a.moved_bytes))}${fact("peak memory", bytes(b.peak_bytes), a && bytes(a.peak_bytes))}
     ${a ? fact("of which arena", bytes(a.arena_bytes)) : ""}</div>
-    <p class="soft">As recorded: one kernel for each operation, every result kept until its last reader is done.
-    Passes take operations apart into primitives, so there are more of them after; a kernel computes many.
-    Nothing was run for this page.</p>`;
+    <p class="soft">As recorded: what the program, its gradients and its optimizer call; one kernel for each that is no view, every
+    result kept until its last reader is done. After it: primitives, which passes take operations apart into, views among them; a
+    kernel computes many. ${besides ? `Kernels that run at the same time count as one: ${count(F.kernels.length)} are listed, ${count(besides)} of them beside the one before. ` : ""}FLOP
+    is arithmetic: what a kernel has to add and multiply. Nothing was run for this page.</p>`;
   const sizes = F.passes.map((p, at) => computing(at).length), most = Math.max(1, ...sizes);
   text += `<h2>Operations after each pass</h2><table><tr><th>pass</th><th class="n">operations</th><th class="n">change</th><th></th><th>most</th></tr>`;
   F.passes.forEach((p, at) => {
@@ -106,7 +107,7 @@ function overview() {
   if (F.kernels.length) {
     const order = F.kernels.map((k, at) => at).sort((x, y) => F.kernels[y].moved_bytes - F.kernels[x].moved_bytes).slice(0, 12);
     const top = F.kernels[order[0]].moved_bytes || 1;
-    text += `<h2>Kernels that move most</h2><table><tr><th class="n">#</th><th>kernel</th><th class="n">bytes</th><th></th><th class="n">operations</th><th>layer</th></tr>`;
+    text += `<h2>Kernels that move most</h2><table><tr><th class="n">#</th><th>kernel</th><th class="n">bytes</th><th></th><th class="n">arithmetic</th><th>layer</th></tr>`;
     for (const at of order) {
       const k = F.kernels[at];
       text += `<tr><td class="n">${at + 1}</td><td><a data-kernel="${at}">${esc(k.name)}</a></td><td class="n">${bytes(k.moved_bytes)}</td>
@@ -124,6 +125,7 @@ function overview() {
 
 // -- graphs -----------------------------------------------------------------------------------------------------------
 
+const besides = F.kernels.filter((k) => k.beside).length;  // kernels that run at the same time as the one before, and count with it
 const kernelOf = new Map();
 F.kernels.forEach((k, at) => k.nodes.forEach((n) => kernelOf.set(n, at)));
 const noWork = new Set(["input", "constant"]);
@@ -340,7 +342,7 @@ for (const r of F.recomputed) if (r.again) (again.get(r.again - 1) || again.set(
 
 function kernelsTab() {
   if (!F.kernels.length) { main.innerHTML = '<div class="nothing">This backend does not make kernels.</div>'; return; }
-  main.innerHTML = `<div class="bar"><span class="soft">Sort by</span><select id="sort" aria-label="Sort by"><option value="order">order of running</option><option value="bytes">bytes</option><option value="flops">operations to do</option><option value="fused">operations fused</option></select><span class="soft" id="said"></span></div>
+  main.innerHTML = `<div class="bar"><span class="soft">Sort by</span><select id="sort" aria-label="Sort by"><option value="order">order of running</option><option value="bytes">bytes</option><option value="flops">arithmetic</option><option value="fused">operations fused</option></select><span class="soft" id="said"></span></div>
     <div class="two"><div id="list"></div><div class="detail" id="detail"></div></div>`;
   kernelList = new List($("list"), drawKernelRow, (at) => { kernelView.chosen = at; kernelDetail(at); });
   $("sort").value = kernelView.sort;
@@ -353,7 +355,8 @@ function refreshKernels() {
   const rows = F.kernels.map((k, at) => at).filter((at) => !wanted.length || matches(textOfKernel(F.kernels[at])));
   rows.sort((a, b) => key(F.kernels[a]) - key(F.kernels[b]) || a - b);
   const sum = (f) => rows.reduce((total, at) => total + f(F.kernels[at]), 0);
-  $("said").textContent = `${plural(rows.length, "kernel")}, ${bytes(sum((k) => k.moved_bytes))}, ${flops(sum((k) => k.flops))}`;
+  const beside = sum((k) => k.beside);
+  $("said").textContent = `${plural(rows.length - beside, "kernel")}${beside ? ` and ${count(beside)} beside them` : ""}, ${bytes(sum((k) => k.moved_bytes))}, ${flops(sum((k) => k.flops))}`;
   kernelList.show(rows);
   if (!rows.includes(kernelView.chosen)) kernelView.chosen = rows[0];
   if (rows.length) { kernelList.reveal(rows.indexOf(kernelView.chosen)); kernelDetail(kernelView.chosen); } else $("detail").innerHTML = "";
@@ -362,7 +365,7 @@ function refreshKernels() {
 function drawKernelRow(at, place, chosen) {
   const k = F.kernels[at];
   return `<div class="row ${chosen ? "chosen" : ""}" data-at="${place}" style="top:${place * ROW}px;padding-left:10px"><span class="end" style="width:38px">${at + 1}</span>
-    <span class="grow"><b>${esc(k.name)}</b> <span class="type">${esc(k.layers[0] || "")}${again.has(at) ? " · again" : ""}</span></span><span class="end" style="width:80px">${bytes(k.moved_bytes)}</span><span class="end" style="width:96px">${flops(k.flops)}</span></div>`;
+    <span class="grow"><b>${esc(k.name)}</b> <span class="type">${esc(k.layers[0] || "")}${k.beside ? " · beside the one before" : ""}${again.has(at) ? " · again" : ""}</span></span><span class="end" style="width:80px">${bytes(k.moved_bytes)}</span><span class="end" style="width:96px">${flops(k.flops)}</span></div>`;
 }
 
 function kernelDetail(at) {
@@ -518,7 +521,7 @@ function hover(e, b) {
 // -- the frame --------------------------------------------------------------------------------------------------------
 
 const tabs = [
-  ["overview", "Overview", overview, null], ["graph", "Graph", graphTab, null], ["kernels", "Kernels", kernelsTab, F.kernels.length],
+  ["overview", "Overview", overview, null], ["graph", "Graph", graphTab, null], ["kernels", "Kernels", kernelsTab, F.kernels.length - besides],
   ["refused", "Refused fusions", refusedTab, F.refused.length], ["recomputed", "Recomputed", recomputedTab, F.recomputed.length],
   ["memory", "Memory", memoryTab, null],
 ];

@@ -1,0 +1,120 @@
+"""What is read from and written to: a path, or a file object that is open for bytes."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from lezero.io.atomic import atomic_file
+
+
+class Readable(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+class Writable(Protocol):
+    def write(self, data: bytes, /) -> Any: ...
+
+
+Source = str | os.PathLike[str] | Readable
+Target = str | os.PathLike[str] | Writable
+
+_IN_MEMORY = 1 << 26  # bytes for a file object that wait in memory until they are written
+
+
+@contextmanager
+def reading(name: str, source: Source) -> Iterator[tuple[BinaryIO, str]]:
+    """(an open file that begins where the data do, what errors call it).
+
+    Of a file object that stands at its beginning and can be sought in, itself; of another, all that is left in it.
+
+    Raises
+    ------
+    FileNotFoundError, IsADirectoryError
+        Saying which path.
+    TypeError
+        For anything else, and for a file that is open for text.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        with _opened(Path(source)) as file:
+            yield file, str(source)
+    elif hasattr(source, "read"):
+        yield _from_beginning(name, source), _title(source)
+    else:
+        raise TypeError(f"{name}: a path, or a file open for reading bytes, is needed; got a {type(source).__name__}")
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {str(path)!r}") from None
+
+
+def _from_beginning(name: str, file: Any) -> Any:
+    if isinstance(file, io.TextIOBase):
+        raise TypeError(f"{name}: the file is open for text; open it with mode 'rb'")
+    if getattr(file, "seekable", lambda: False)() and file.tell() == 0:
+        return file
+    return io.BytesIO(file.read())
+
+
+@contextmanager
+def writing(name: str, target: Target) -> Iterator[BinaryIO]:
+    """A file open for writing and reading, whose content becomes that of `target` when the block ends.
+
+    A path gets it all or keeps what it had (``atomic_file``); a file object gets it in a row from where it stands.
+    """
+    if isinstance(target, (str, os.PathLike)):
+        with atomic_file(Path(target)) as file:
+            yield file
+        return
+    if not hasattr(target, "write"):
+        raise TypeError(f"{name}: a path, or a file open for writing bytes, is needed; got a {type(target).__name__}")
+    if isinstance(target, io.TextIOBase):
+        raise TypeError(f"{name}: the file is open for text; open it with mode 'wb'")
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as whole:
+        yield whole  # type: ignore[misc]
+        whole.seek(0)
+        shutil.copyfileobj(whole, target)  # type: ignore[misc]
+
+
+def _title(file: Any) -> str:
+    name = getattr(file, "name", None)
+    return name if isinstance(name, str) else f"the {type(file).__name__}"
+
+
+def what_reads(start: bytes, label: str, asked: str) -> str:
+    """Which function reads a file that the one `asked` refused, going by its first bytes and, failing that, by its name."""
+    reader = _by_content(start) or _by_name(label)
+    return "" if reader is None or asked in reader else f"; {reader}"
+
+
+def _by_content(start: bytes) -> str | None:
+    if start[:4] == b"PK\x03\x04":
+        if start[30:41] == b"header.json":
+            return _LZM
+        return _PTH if b"/data.pkl" in start[30:300] else None
+    if start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04":
+        return _PTH
+    if start[:6] == b"\x93NUMPY":
+        return "np.load reads NumPy's files"
+    return _SAFETENSORS if start[8:9] == b"{" and start[6:8] == b"\0\0" else None
+
+
+_PTH = "lz.io.load_pth reads PyTorch's files"
+_SAFETENSORS = "lz.io.load_safetensors reads it"
+_LZM = "lz.load reads .lzm files"
+
+
+def _by_name(label: str) -> str | None:
+    suffix = Path(label).suffix
+    if suffix in (".pth", ".pt", ".bin"):
+        return _PTH
+    return {".safetensors": _SAFETENSORS, ".lzm": _LZM}.get(suffix)
