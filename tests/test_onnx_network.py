@@ -301,6 +301,47 @@ def test_rotary_positions(interleaved):
     np.testing.assert_allclose(y.numpy(), np.concatenate([parts, x[..., 6:]], -1), 1e-5, 1e-5)
 
 
+def test_linear_attention_is_attention_without_a_softmax():
+    q, k, v = drawn(2, 6, 4 * 3), drawn(2, 6, 2 * 3), drawn(2, 6, 2 * 5)
+    options = {"q_num_heads": 4, "kv_num_heads": 2, "update_rule": "linear", "scale": 0.5}
+
+    def theirs(q, k, v):
+        q, k, v = (t.reshape(2, 6, n, -1).transpose(1, 2) for t, n in ((q, 4), (k, 2), (v, 2)))
+        k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+        return ((q @ k.mT).tril() @ v * 0.5).transpose(1, 2).reshape(2, 6, 20)
+
+    trained("LinearAttention", [q, k, v], theirs, opset=27, **options)
+
+
+@pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
+def test_linear_attention_goes_on_where_it_stopped(rule):
+    q, k, v, decay, beta = drawn(1, 5, 6), drawn(1, 5, 6), drawn(1, 5, 8), -abs(drawn(1, 5, 2)), abs(drawn(1, 5, 2))
+    options = {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": rule}
+
+    def run(part, past):
+        operands = [q[:, part], k[:, part], v[:, part], past, decay[:, part], beta[:, part]]
+        return [y.numpy() for y in ours(model("LinearAttention", operands, 2, 27, **options), operands)]
+
+    whole, last = run(slice(None), np.zeros((1, 2, 3, 4), np.float32))
+    first, state = run(slice(2), np.zeros((1, 2, 3, 4), np.float32))
+    second, end = run(slice(2, None), state)
+    np.testing.assert_allclose(np.concatenate([first, second], 1), whole, 1e-5, 1e-6)
+    np.testing.assert_allclose(end, last, 1e-5, 1e-6)
+
+
+def test_causal_convolution_with_a_state():
+    x, w, b, past = drawn(2, 3, 7), drawn(3, 1, 4), drawn(3), drawn(2, 3, 3)
+
+    def theirs(x, w, b, past):
+        return P.silu(P.conv1d(torch.cat([past, x], 2), w, b, groups=3))
+
+    trained("CausalConvWithState", [x, w, b, past], theirs, opset=27, activation="silu")
+
+
+def test_swiglu():
+    trained("SwiGLU", [drawn(3, 4), drawn(3, 4)], lambda a, b: a * torch.sigmoid(1.5 * a) * b, opset=28, alpha=1.5)
+
+
 RESIZED = [
     {"mode": "nearest", "nearest_mode": m, "coordinate_transformation_mode": c}
     for m, c in [("floor", "asymmetric"), ("round_prefer_ceil", "half_pixel"), ("ceil", "align_corners")]
