@@ -37,8 +37,8 @@ SMALL = {
     "resnet18": (lambda: models.resnet18(num_classes=7), (2, 3, 33, 40)),
     "resnet50": (lambda: models.resnet50(num_classes=7), (2, 3, 32, 32)),
     "mobilenet_v2": (lambda: models.mobilenet_v2(num_classes=7), (2, 3, 32, 32)),
-    "unet": (lambda: models.unet(), (2, 3, 32, 32)),
-    "lenet5": (lambda: models.lenet5(), (2, 1, 28, 28)),
+    "unet": (models.unet, (2, 3, 32, 32)),
+    "lenet5": (models.lenet5, (2, 1, 28, 28)),
 }
 
 

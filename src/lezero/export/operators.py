@@ -17,7 +17,7 @@ from lezero.graph.dim import Dim
 from lezero.graph.dtype import bool_, float32, int64
 from lezero.graph.node import Node
 
-Emitter = Callable[[Writer, Node, Sequence[str]], str]
+Emitter = Callable[[Writer, Node, Sequence[str]], str | None]
 EMITTERS: dict[str, Emitter] = {}
 
 
@@ -56,7 +56,8 @@ _SAME_BITS = {
 
 def promoted(w: Writer, node: Node, operands: Sequence[str]) -> list[str]:
     """Operands in the dtype the operation computes in: ONNX does not promote."""
-    dtype = bool_ if node.op.domain == "bool" else node.op.compute_dtype(node.inputs)
+    op: Any = node.op
+    dtype = bool_ if op.domain == "bool" else op.compute_dtype(node.inputs)
     return [w.cast(name, n.dtype, dtype) for name, n in zip(operands, node.inputs)]
 
 
@@ -392,7 +393,7 @@ def _matmul(w: Writer, node: Node, operands: Sequence[str]) -> str:
 
 @emits("dot")
 def _dot(w: Writer, node: Node, operands: Sequence[str]) -> str:
-    a, b = node.inputs
+    a = node.inputs[0]
     left, right = operands
     trans_a, trans_b = node.attrs
     swap = [*range(a.ndim - 2), a.ndim - 1, a.ndim - 2]

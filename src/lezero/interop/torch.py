@@ -137,7 +137,7 @@ class _Program:
             found = find(name)
         if found is None:
             raise ConversionError(f"LeZero has no aten.{name}{_where(node)}")
-        kwargs = {k: v for k, v in node.kwargs.items() if k not in ("pin_memory", "layout", "device") or name in ()}
+        kwargs = {k: v for k, v in node.kwargs.items() if k not in ("pin_memory", "layout", "device")}
         inplace = name is not None and name.endswith("_") and not name.startswith("_")
         self.calls.append((node.name, found, _frozen(node.args), _frozen(kwargs), inplace))
 
