@@ -43,7 +43,7 @@ newaxis = None
 _LAZY = {
     name: name
     for name in (
-        "amp", "autograd", "data", "debug", "device", "io", "models", "nn", "optim", "profiler", "runtime", "trainer",
+        "amp", "autograd", "data", "debug", "device", "fft", "io", "linalg", "models", "nn", "optim", "profiler", "runtime", "trainer",
     )
 } | {
     "Trainer": "trainer:Trainer",
@@ -84,9 +84,7 @@ _ELSEWHERE = {
     "cuda": "lz.device.devices() lists the devices of the backend in use, and .to(device) moves there",
     "distributed": "training on several machines is not there yet",
     "embedding": "lz.nn.functional.embedding(indices, weight) looks rows up",
-    "fft": "there are no Fourier transforms yet; numpy.fft works on x.numpy() where no gradient is needed",
     "func": "lz.grad, lz.vjp and lz.value_and_grad take gradients of functions",
-    "linalg": "there is no linear algebra of this kind yet; numpy.linalg works on x.numpy() where no gradient is needed",
     "mps": "lz.device.devices() lists the devices of the backend in use, and .to(device) moves there",
     "set_anomaly_enabled": "lz.debug.check_numerics() finds where a NaN comes from",
     "set_default_device": "give device= where tensors are made",
@@ -99,7 +97,7 @@ _ELSEWHERE = {
 """What newcomers from PyTorch look for under another name."""
 
 if TYPE_CHECKING:
-    from lezero import amp, autograd, data, debug, device, io, models, nn, optim
+    from lezero import amp, autograd, data, debug, device, fft, io, linalg, models, nn, optim
     from lezero.io import load, save
     from lezero.trainer import Trainer
 

@@ -17,7 +17,7 @@ from typing import Any
 
 PACKAGES = (
     "lezero.nn", "lezero.nn.functional", "lezero.optim", "lezero.optim.lr_scheduler", "lezero.data", "lezero.io", "lezero.models",
-    "lezero.trainer", "lezero.amp", "lezero.autograd", "lezero",
+    "lezero.trainer", "lezero.amp", "lezero.autograd", "lezero.linalg", "lezero.fft", "lezero",
 )  # fmt: skip
 """Where a name may be that is asked for elsewhere, in the order of suggestions."""
 

@@ -91,7 +91,6 @@ class Elementwise(Core):
     angle, angle_ = _unary("angle")
 
     mul, mul_ = _binary("mul")
-    div, div_ = _binary("div")
     floor_divide, floor_divide_ = _binary("floor_divide")
     remainder, remainder_ = _binary("remainder")
     fmod, fmod_ = _binary("fmod")
@@ -113,6 +112,22 @@ class Elementwise(Core):
     copysign, copysign_ = _binary("copysign")
     hypot, hypot_ = _binary("hypot")
     logaddexp, logaddexp_ = _binary("logaddexp")
+
+    def div(self, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+        """The quotient, exact or rounded towards zero ("trunc") or down ("floor"); rounded ones of integers are integers."""
+        if rounding_mode is None:
+            return record(OPS["div"], (self, other), ())
+        if rounding_mode == "floor":
+            return record(OPS["floor_divide"], (self, other), ())
+        if rounding_mode != "trunc":
+            raise ValueError(f"div: rounding_mode is None, 'trunc' or 'floor', got {rounding_mode!r}")
+        if (
+            self.is_floating_point()
+            or isinstance(other, float)
+            or (isinstance(other, Core) and other.is_floating_point())
+        ):
+            return record(OPS["trunc"], (record(OPS["div"], (self, other), ()),), ())
+        return record(OPS["floor_divide"], (self - record(OPS["fmod"], (self, other), ()), other), ())
 
     def add(self, other: Any, *, alpha: Any = 1) -> Tensor:
         """``self + alpha * other``."""
@@ -157,6 +172,7 @@ class Elementwise(Core):
     def where(self, condition: Tensor, other: Any) -> Tensor:
         return record(OPS["where"], (condition, self, other), ())
 
+    div_ = in_place(div)
     add_, sub_, addcmul_, addcdiv_ = in_place(add), in_place(sub), in_place(addcmul), in_place(addcdiv)
     lerp_, pow_, clamp_, masked_fill_ = in_place(lerp), in_place(pow), in_place(clamp), in_place(masked_fill)
     clip_ = clamp_
