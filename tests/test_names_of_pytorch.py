@@ -80,7 +80,7 @@ def test_arrangements_match_numpy():
     np.testing.assert_allclose(lz.logspace(0, 2, 5, dtype=lz.float64).numpy(), np.logspace(0, 2, 5), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["cuda", "compile", "utils", "fft", "distributed", "FloatTensor"])
+@pytest.mark.parametrize("name", ["cuda", "compile", "utils", "distributed", "FloatTensor"])
 def test_what_has_another_name_here_is_pointed_to(name):
     assert not hasattr(lz, name)
     with pytest.raises(AttributeError, match=f"no attribute '{name}': "):
