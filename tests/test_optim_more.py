@@ -253,3 +253,71 @@ def test_a_cycle_goes_on_from_its_state_and_refuses_what_it_cannot_do():
         optim.lr_scheduler.CyclicLR(optimizer, 0.01, 0.1, mode="square")
     with pytest.raises(ValueError, match="no momentum"):
         optim.lr_scheduler.CyclicLR(optim.Adagrad([nn.Parameter(lz.ones(2))]), 0.01, 0.1)
+
+
+RECORDED = ["ASGD", "Adadelta", "Adafactor", "Adamax", "Muon", "NAdam", "RAdam", "Rprop"]
+
+
+def matrices(dtype="float32"):
+    return [nn.Parameter(tensor(START[k].astype("f4"), dtype=getattr(lz, dtype))) for k in (0, 3)]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_captured_steps_are_those_recorded_each_time(name):
+    x = tensor(X, dtype=lz.float32)
+    results = []
+    for captures in (False, True):
+        p = matrices()
+        optimizer = getattr(optim, name)(p, lr=0.05)
+
+        def step(x, p=p, optimizer=optimizer):
+            optimizer.zero_grad()
+            value = ((x @ p[0]).tanh() @ p[1]).square().mean()
+            value.backward()
+            optimizer.step()
+            return value
+
+        call = lz.jit(step) if captures else step
+        losses = [call(x).item() for _ in range(5)]
+        results.append([losses, *(q.detach().numpy().copy() for q in p)])
+    for a, b in zip(*results):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_step_whose_gradients_overflowed_changes_nothing(name):
+    p = matrices()
+    optimizer, scaler = getattr(optim, name)(p, lr=0.05), lz.amp.GradScaler(init_scale=4.0)
+
+    def step(factor):
+        optimizer.zero_grad()
+        scaler.scale(((p[0] @ p[1][:3]) * factor).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    def all_values():
+        return [t.detach().numpy().copy() for t in (*p, *(v for s in optimizer.state.values() for v in s.values()))]
+
+    step(1.0)
+    before = all_values()
+    step(float("inf"))
+    for a, b in zip(before, all_values()):
+        np.testing.assert_array_equal(a, b)
+    step(1.0)
+    assert any((a != b).any() for a, b in zip(before, all_values()))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_parameters_of_bfloat16_keep_their_dtype_and_are_computed_in_float32(name):
+    moved = []
+    for dtype in ("float32", "bfloat16"):
+        p = matrices(dtype)
+        optimizer = getattr(optim, name)(p, lr=0.05)
+        for _ in range(3):
+            optimizer.zero_grad()
+            sum((q.float() - 1).square().sum() for q in p).backward()
+            optimizer.step()
+        assert all(q.dtype is getattr(lz, dtype) for q in p)
+        assert all(v.dtype in (q.dtype, lz.float32) for q in p for v in optimizer.state[q].values())
+        moved.append(np.concatenate([(q.detach().float().numpy() - START[k]).ravel() for q, k in zip(p, (0, 3))]))
+    assert np.linalg.norm(moved[0] - moved[1]) < 0.1 * np.linalg.norm(moved[0]) + 0.02
