@@ -79,3 +79,50 @@ def test_what_cannot_be_transformed_is_refused():
         lz.fft.fftn(lz.zeros(2, 2), dim=(0, 0))
     with pytest.raises(TypeError, match="got float16"):
         lz.fft.fft(lz.zeros(2, dtype=lz.float16))
+
+
+SIGNAL, WINDOW = RNG.normal(size=(2, 40)), np.hanning(10)[1:-1] + 0.1
+STFT = [
+    {},
+    {"hop_length": 3, "win_length": 6, "normalized": True},
+    {"center": False, "hop_length": 4},
+    {"pad_mode": "constant", "onesided": False},
+    {"pad_mode": "circular", "hop_length": 2},
+    {"pad_mode": "replicate"},
+]
+
+
+@pytest.mark.parametrize("options", STFT, ids=str)
+def test_short_time_transforms_there_and_back(options):
+    o, t = lz.tensor(SIGNAL, requires_grad=True), torch.tensor(SIGNAL, requires_grad=True)
+    length = options.get("win_length", 8)
+    mine, other = lz.tensor(WINDOW[:length], requires_grad=True), torch.tensor(WINDOW[:length], requires_grad=True)
+    found = o.stft(8, window=mine, return_complex=True, **options)
+    wanted = t.stft(8, window=other, return_complex=True, **options)
+    close(found, wanted)
+    back = {k: v for k, v in options.items() if k != "pad_mode"}
+    for size in (None, 30, *(() if length < 8 else (60,))):  # the zeros beside a shorter window reach no end
+        close(
+            lz.istft(found, 8, window=mine, length=size, **back),
+            torch.istft(wanted, 8, window=other, length=size, **back),
+        )
+    (lz.istft(found * found, 8, window=mine, **back) ** 2).sum().backward()
+    (torch.istft(wanted * wanted, 8, window=other, **back) ** 2).sum().backward()
+    close(o.grad, t.grad, 1e-8)
+    close(mine.grad, other.grad, 1e-7)
+
+
+def test_short_time_transforms_of_one_signal_and_of_complex_numbers():
+    x = RNG.normal(size=20) + 1j * RNG.normal(size=20)
+    found, wanted = lz.stft(lz.tensor(x), 6), torch.stft(torch.tensor(x), 6, return_complex=True)
+    close(found, wanted)
+    back = {"onesided": False, "return_complex": True}
+    close(lz.istft(found, 6, **back), torch.istft(wanted, 6, **back))
+    real = x.real.copy()
+    close(lz.stft(lz.tensor(real), 6, return_complex=False), torch.stft(torch.tensor(real), 6, return_complex=False))
+    with pytest.raises(ValueError, match="return_complex"):
+        lz.stft(lz.tensor(real), 6)
+    with pytest.raises(ValueError, match="leave elements out"):
+        lz.istft(found, 6, hop_length=9, center=False, onesided=False)
+    with pytest.raises(ValueError, match="leave elements out"):
+        lz.istft(found, 6, win_length=4, onesided=False, length=60)

@@ -174,6 +174,12 @@ def test_complex_matrices(name):
     np.testing.assert_allclose(o.grad.numpy(), t.grad.numpy(), rtol=1e-7, atol=1e-9)
 
 
+def test_outer_and_trace():
+    a = lz.tensor(A)
+    np.testing.assert_allclose(linalg.trace(a, offset=1).numpy(), np.trace(A, 1, -2, -1))
+    np.testing.assert_allclose(linalg.outer(a[0, 0], a[1, 1]).numpy(), np.outer(A[0, 0], A[1, 1]))
+
+
 def test_what_lstsq_finds_besides():
     a, b = regular(5, 3), regular(5)
     for driver in (None, "gelsy", "gelsd", "gelss", "gels"):

@@ -135,6 +135,33 @@ def test_special_functions_in_single_precision(name):
     assert getattr(lz.tensor(x).half(), name)(*arguments).dtype is lz.float16
 
 
+@pytest.mark.parametrize("name", ["igamma", "igammac"])
+def test_incomplete_gamma_functions(name):
+    a = np.concatenate(
+        [POSITIVE.ravel(), POSITIVE.ravel() * 20, [0.01, 30.0, 1e4, 0.0, -1.0, 2.0, 2.0, np.inf, np.inf, 0.0]]
+    )
+    x = np.concatenate(
+        [
+            POSITIVE[::-1].ravel(),
+            POSITIVE.ravel() * 20 + 3,
+            [1e-8, 31.0, 1.01e4, 3.0, 1.0, 0.0, np.inf, 1.0, np.inf, 0.0],
+        ]
+    )
+    other, mine = torch.tensor(x, requires_grad=True), lz.tensor(x, requires_grad=True)
+    wanted, found = getattr(torch.tensor(a), name)(other), getattr(lz.tensor(a), name)(mine)
+    # PyTorch's own are good to some 1e-9 where the operands are nearly equal
+    np.testing.assert_allclose(found.detach().numpy(), wanted.detach().numpy(), rtol=3e-9, atol=1e-300)
+    wanted[:-10].sum().backward()
+    found[:-10].sum().backward()
+    np.testing.assert_allclose(mine.grad.numpy()[:-10], other.grad.numpy()[:-10], rtol=1e-11)
+    for n in (1, 5, 40):  # one minus the chance of n events and more
+        x = n * 1.1
+        tail = math.fsum(math.exp(-x) * x**k / math.factorial(k) for k in range(n))
+        exact = tail if name == "igammac" else 1 - tail
+        result = getattr(lz.tensor(float(n), dtype=lz.float64), name)(lz.tensor(x, dtype=lz.float64))
+        assert result.item() == pytest.approx(exact, rel=1e-13)
+
+
 def test_the_trigamma_function_is_a_zeta_function():
     np.testing.assert_allclose(
         lz.tensor(POSITIVE).polygamma(1).numpy(),

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.linalg import LinAlgError
 
 from lezero.composed import cross as _cross
-from lezero.composed import tensordot
+from lezero.composed import outer, tensordot
 from lezero.function import Function
 from lezero.graph import dtype as dt
 from lezero.misspelt import suggest_names
@@ -659,6 +659,11 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
     return _diagonal(A, offset, dim1, dim2)
 
 
+def trace(A: Tensor, *, offset: int = 0) -> Tensor:
+    """Sums of the diagonals of matrices."""
+    return diagonal(A, offset=offset).sum(-1)
+
+
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """Products of matrices, batches broadcast."""
     return input @ other
@@ -682,15 +687,13 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
 
 __all__ = [
     "LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "logdet", "lstsq", "matmul",
-    "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve",
-    "solve_triangular", "svd", "svdvals", "tensordot", "tensorinv", "vander", "vecdot", "vector_norm",
+    "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve",
+    "solve_triangular", "svd", "svdvals", "tensordot", "tensorinv", "trace", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 suggest_names(
     __name__,
     {
-        "outer": "lz.outer multiplies all elements of two vectors",
-        "trace": "lz.trace sums a matrix's diagonal",
         **dict.fromkeys(
             "eig eigvals".split(),
             "numpy.linalg works on x.numpy() where no gradient is needed; eigh is for symmetric matrices",

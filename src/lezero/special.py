@@ -1,7 +1,7 @@
 """Functions of probability and number theory, element by element; installed like ``composed``.
 
 Names, arguments and results follow PyTorch.  Those of integers and of the bits of numbers (``gcd``, ``lcm``, ``nextafter``, the
-exponents of ``frexp``) and ``histogram`` are computed by NumPy when they are called: the value is read, so what has been recorded
+exponents of ``frexp``), ``histogram``, ``mode`` and the incomplete gamma functions are computed by NumPy when they are called: the value is read, so what has been recorded
 runs, and they are refused inside ``lz.jit``.
 """
 
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lezero.composed import median
-from lezero.function import custom_op
+from lezero.function import Function, custom_op
 from lezero.graph import dtype as dt
-from lezero.ops.base import normalize_axis
+from lezero.ops.base import broadcast_shapes, normalize_axis
 from lezero.ops.functions import trigamma
 from lezero.rearranged import _values
 from lezero.tensor import Pair, Tensor, cat, tensor, where
@@ -193,6 +193,100 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
     return total
 
 
+class _LowerGamma(Function):
+    """The regularised lower incomplete gamma function; only its second operand has a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(a, x)
+        factor = (a * x.log() - x - (a + 1).lgamma()).exp()
+        y = _incomplete(*(t.numpy() for t in (a, x, factor)))[0]
+        return tensor(y)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        a, x = ctx.saved_tensors
+        return None, dy * ((a - 1) * x.log() - x - a.lgamma()).exp()
+
+
+class _UpperGamma(Function):
+    """One minus the lower, without its rounding."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(a, x)
+        factor = (a * x.log() - x - (a + 1).lgamma()).exp()
+        return tensor(_incomplete(*(t.numpy() for t in (a, x, factor)))[1])
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        a, x = ctx.saved_tensors
+        return None, -dy * ((a - 1) * x.log() - x - a.lgamma()).exp()
+
+
+def _incomplete(a: np.ndarray, x: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(lower, upper) of float64: the series below a + 1, Lentz's continued fraction beyond (NIST DLMF 8.7.1 and 8.9.2).
+
+    factor : ``x ** a * exp(-x) / gamma(a + 1)``
+    """
+    with np.errstate(all="ignore"):
+        below = x < a + 1
+        series = factor * _series(np.where(below, a, 1.0), np.where(below, x, 0.0))
+        fraction = factor * a * _fraction(np.where(below, 1.0, a), np.where(below, 3.0, x))
+        lower, upper = np.where(below, series, 1 - fraction), np.where(below, 1 - series, fraction)
+        wrong = (a < 0) | (x < 0) | ((a == 0) & (x == 0)) | np.isnan(a) | np.isnan(x) | (np.isinf(a) & np.isinf(x))
+        full = ~wrong & ((a == 0) | np.isinf(x))
+        none = ~wrong & ((x == 0) | np.isinf(a))
+        lower = np.select([wrong, full, none], [np.nan, 1.0, 0.0], lower)
+        return lower, np.select([wrong, full, none], [np.nan, 0.0, 1.0], upper)
+
+
+_TERMS = 10_000  # more than are needed for `a` of some million
+
+
+def _series(a: np.ndarray, x: np.ndarray) -> np.ndarray:
+    term = np.ones_like(x)
+    total = term
+    for k in range(1, _TERMS):
+        term = term * x / (a + k)
+        total = total + term
+        if not (term > total * 1e-17).any():
+            break
+    return total
+
+
+def _fraction(a: np.ndarray, x: np.ndarray) -> np.ndarray:
+    b = x + 1 - a
+    c, d = np.full_like(x, np.inf), 1 / b
+    y = d
+    for k in range(1, _TERMS):
+        numerator = -k * (k - a)
+        b = b + 2
+        d = 1 / (numerator * d + b)
+        c = b + numerator / c
+        y = y * c * d
+        if not (np.abs(c * d - 1) > 1e-16).any():
+            break
+    return y
+
+
+def igamma(input: Tensor, other: Tensor) -> Tensor:
+    """The regularised lower incomplete gamma function P(input, other), with a gradient for `other` only."""
+    return _regularised(_LowerGamma, input, other)
+
+
+def igammac(input: Tensor, other: Tensor) -> Tensor:
+    """The regularised upper incomplete gamma function, ``1 - igamma(input, other)``."""
+    return _regularised(_UpperGamma, input, other)
+
+
+def _regularised(function: Any, a: Tensor, x: Tensor) -> Tensor:
+    if not a.is_floating_point() or a.dtype is not x.dtype:
+        raise TypeError(f"igamma: operands of one floating dtype are needed, got {a.dtype.name} and {x.dtype.name}")
+    shape = broadcast_shapes("igamma", a.shape, x.shape)
+    return function.apply(a.expand(*shape).double(), x.expand(*shape).double())._cast(a.dtype)
+
+
 # -- integers and bits ------------------------------------------------------------------------------------------------
 
 
@@ -331,11 +425,11 @@ def _place_of_mode(x: np.ndarray) -> int:
 Tensor.polygamma, Tensor.polygamma_ = polygamma, in_place(polygamma)  # type: ignore[attr-defined]
 
 METHODS = """
-erfinv frexp gcd histogram i0 lcm logcumsumexp mode mvlgamma nanmedian nanquantile nextafter
+erfinv frexp gcd histogram i0 igamma igammac lcm logcumsumexp mode mvlgamma nanmedian nanquantile nextafter
 """  # which are methods of Tensor too
 IN_PLACE = """
-erfinv gcd i0 lcm mvlgamma nextafter
+erfinv gcd i0 igamma igammac lcm mvlgamma nextafter
 """  # which of them have a form that writes in place
 FUNCTIONS = """
-erfinv frexp gcd histogram i0 lcm logcumsumexp mode mvlgamma nanmedian nanquantile nextafter polygamma
+erfinv frexp gcd histogram i0 igamma igammac lcm logcumsumexp mode mvlgamma nanmedian nanquantile nextafter polygamma
 """  # for the top level
