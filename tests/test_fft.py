@@ -46,6 +46,8 @@ def test_transforms_and_gradients_are_pytorchs(name, options):
         (g,) = lz.autograd.grad(size(found, lz.tensor(weights)), [o], create_graph=True)
         (h,) = torch.autograd.grad(size(wanted, torch.tensor(weights)), [t], create_graph=True)
         close(g, h, 1e-8)
+        if options:
+            continue
         (g,) = lz.autograd.grad((g.abs() ** 2).sum(), [o])
         (h,) = torch.autograd.grad((h.abs() ** 2).sum(), [t])
         close(g, h, 1e-6)
