@@ -100,6 +100,7 @@ CASES = {
     "svd": (lambda x: x.svd()[2].abs(), X),
     "svd of values alone": (lambda x: x.svd(compute_uv=False)[1], X),
     "matrix_exp": (lambda x: x.matrix_exp(), MATRIX),
+    "matrix_power": (lambda x: x.matrix_power(-3), MATRIX),
 }  # fmt: skip
 
 

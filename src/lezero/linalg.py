@@ -26,6 +26,7 @@ from lezero.function import Function
 from lezero.graph import dtype as dt
 from lezero.misspelt import suggest_names
 from lezero.numerics import chain_matmul
+from lezero.numerics import matrix_power as _positive_power
 from lezero.ops.base import broadcast_shapes, normalize_axis
 from lezero.rearranged import diag_embed
 from lezero.rearranged import diagonal as _diagonal
@@ -542,9 +543,7 @@ def matrix_exp(A: Tensor) -> Tensor:
 
 def matrix_power(A: Tensor, n: int) -> Tensor:
     """Square matrices multiplied by themselves, `n` factors; inverses for negative `n`."""
-    from lezero.numerics import matrix_power as positive_power
-
-    return positive_power(inv(A), -n) if n < 0 else positive_power(A, n)
+    return _positive_power(inv(A), -n) if n < 0 else _positive_power(A, n)
 
 
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:

@@ -17,7 +17,7 @@ from lezero.tensor import Tensor, full
 # -- linear algebra ---------------------------------------------------------------------------------------------------
 
 inverse, det, logdet, slogdet = linalg.inv, linalg.det, linalg.logdet, linalg.slogdet
-cholesky, matrix_exp = linalg.cholesky, linalg.matrix_exp
+cholesky, matrix_exp, matrix_power = linalg.cholesky, linalg.matrix_exp, linalg.matrix_power
 
 
 def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
@@ -179,13 +179,13 @@ Tensor.output_nr = property(lambda self: 0, doc="0: operations have one result."
 
 METHODS = """
 cdouble cfloat cholesky cholesky_inverse cholesky_solve det dim_order hardshrink index_reduce inverse is_set_to logdet
-matrix_exp nonzero_static pinverse prelu put qr slogdet svd triangular_solve unsafe_chunk unsafe_split
+matrix_exp matrix_power nonzero_static pinverse prelu put qr slogdet svd triangular_solve unsafe_chunk unsafe_split
 unsafe_split_with_sizes
 """  # which are methods of Tensor too
 IN_PLACE = """
 index_reduce put
 """  # which of them have a form that writes in place
 FUNCTIONS = """
-cholesky cholesky_inverse cholesky_solve det index_reduce inverse logdet matrix_exp nonzero_static pinverse put qr slogdet svd
+cholesky cholesky_inverse cholesky_solve det index_reduce inverse logdet matrix_exp matrix_power nonzero_static pinverse put qr slogdet svd
 triangular_solve unsafe_chunk unsafe_split unsafe_split_with_sizes
 """  # for the top level
