@@ -73,6 +73,7 @@ from lezero.nn.pooling import (
     MaxPool1d,
     MaxPool2d,
 )
+from lezero.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
 from lezero.nn.shape import (
     ChannelShuffle,
     CircularPad1d,
@@ -92,12 +93,16 @@ from lezero.nn.shape import (
     ZeroPad2d,
 )
 from lezero.nn.transformer import TransformerEncoder, TransformerEncoderLayer
+from lezero.nn.transformer_decoder import Transformer, TransformerDecoder, TransformerDecoderLayer
 
 __all__ = [
     "CELU",
     "ELU",
     "GELU",
     "GLU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "SELU",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
@@ -128,6 +133,7 @@ __all__ = [
     "Dropout2d",
     "Embedding",
     "Flatten",
+    "GRUCell",
     "GaussianNLLLoss",
     "GroupNorm",
     "Hardshrink",
@@ -140,6 +146,7 @@ __all__ = [
     "InstanceNorm2d",
     "KLDivLoss",
     "L1Loss",
+    "LSTMCell",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
@@ -164,6 +171,9 @@ __all__ = [
     "PixelShuffle",
     "PixelUnshuffle",
     "RMSNorm",
+    "RNNBase",
+    "RNNCell",
+    "RNNCellBase",
     "ReLU",
     "ReLU6",
     "ReflectionPad1d",
@@ -182,6 +192,9 @@ __all__ = [
     "Tanh",
     "Tanhshrink",
     "Threshold",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
     "TransformerEncoder",
     "TransformerEncoderLayer",
     "TripletMarginLoss",

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-_RECURRENT = (
-    "recurrent layers are not there yet; a cell is a few nn.Linear called in a loop over the steps, and nn.Conv1d and "
-    "nn.TransformerEncoder read whole sequences"
-)
 _VOLUMES = "layers and functions of volumes are not there yet; those of sequences (1d) and images (2d) are"
-_DECODER = (
-    "there is no decoder yet; nn.MultiheadAttention(query, key, value) attends to another sequence, and nn.TransformerEncoder "
-    "takes a mask"
-)
 _LAZY = "layers are made with the numbers of their inputs, as in nn.Linear(in_features, out_features)"
 _PARALLEL = "training on several devices is not there yet; all cores compute anyway (lz.set_num_threads)"
 _QUANTIZED = "quantised layers are not there yet"
@@ -25,14 +17,12 @@ _BAGS = "F.embedding(indices, weight).sum(-2), or .mean(-2), is the same"
 _COMPOSED = "a loss of one's own is a function of tensors; its gradient and its kernels follow by themselves"
 
 LAYERS = {
-    **dict.fromkeys("RNN LSTM GRU RNNBase RNNCell LSTMCell GRUCell RNNCellBase".split(), _RECURRENT),
     **dict.fromkeys(
         """AdaptiveAvgPool3d AdaptiveMaxPool3d AvgPool3d BatchNorm3d CircularPad3d ConstantPad3d Conv3d ConvTranspose3d Dropout3d
         FractionalMaxPool3d InstanceNorm3d LPPool3d LazyBatchNorm3d LazyConv3d LazyConvTranspose3d LazyInstanceNorm3d MaxPool3d
         MaxUnpool3d ReflectionPad3d ReplicationPad3d ZeroPad3d""".split(),
         _VOLUMES,
     ),
-    **dict.fromkeys("Transformer TransformerDecoder TransformerDecoderLayer".split(), _DECODER),
     **dict.fromkeys(
         """LazyBatchNorm1d LazyBatchNorm2d LazyConv1d LazyConv2d LazyConvTranspose1d LazyConvTranspose2d LazyInstanceNorm1d
         LazyInstanceNorm2d LazyLinear UninitializedBuffer UninitializedParameter""".split(),
