@@ -14,8 +14,6 @@ _SAMPLED = "images are sampled at given places by lz.nn.functional.interpolate o
 _WINDOWS = "windows along a dimension are x.unfold(dim, size, step), and F.pad(x, pad) pads first; windows are not put together yet"
 _BAGS = "F.embedding(indices, weight).sum(-2), or .mean(-2), is the same"
 
-_COMPOSED = "a loss of one's own is a function of tensors; its gradient and its kernels follow by themselves"
-
 LAYERS = {
     **dict.fromkeys(
         """AdaptiveAvgPool3d AdaptiveMaxPool3d AvgPool3d BatchNorm3d CircularPad3d ConstantPad3d Conv3d ConvTranspose3d Dropout3d
@@ -32,28 +30,13 @@ LAYERS = {
     **dict.fromkeys("intrinsic qat quantizable quantized".split(), _QUANTIZED),
     **dict.fromkeys("MaxUnpool1d MaxUnpool2d".split(), _UNPOOLED),
     **dict.fromkeys("Fold Unfold".split(), _WINDOWS),
-    **{
-        layer: f"lz.nn.functional.{function} computes it"
-        for layer, function in {
-            "HingeEmbeddingLoss": "hinge_embedding_loss",
-            "MultiLabelSoftMarginLoss": "multilabel_soft_margin_loss",
-            "MultiMarginLoss": "multi_margin_loss",
-            "PoissonNLLLoss": "poisson_nll_loss",
-            "SoftMarginLoss": "soft_margin_loss",
-        }.items()
-    },
     **dict.fromkeys(
         "FractionalMaxPool2d LPPool1d LPPool2d".split(), "average and maximum are the kinds of pooling there are"
     ),
-    **dict.fromkeys("MultiLabelMarginLoss TripletMarginWithDistanceLoss".split(), _COMPOSED),
-    "AdaptiveLogSoftmaxWithLoss": "nn.Linear and nn.CrossEntropyLoss, one after the other, take large vocabularies",
-    "CTCLoss": "the loss of unaligned sequences is not there yet",
     "ConvTranspose1d": _TRANSPOSED,
     "CrossMapLRN2d": "nn.LocalResponseNorm is the same",
     "EmbeddingBag": "nn.Embedding, and .sum(-2) or .mean(-2) of what it gives, is the same",
     "FeatureAlphaDropout": "nn.AlphaDropout drops elements, nn.Dropout2d whole channels",
-    "LinearCrossEntropyLoss": "nn.Linear and nn.CrossEntropyLoss, one after the other, compute it",
-    "NLLLoss2d": "nn.NLLLoss takes images of scores, too",
     "RReLU": "nn.LeakyReLU(negative_slope) has a slope that is not random",
     "Softmax2d": "nn.Softmax(dim=-3) is the same",
     "SyncBatchNorm": f"nn.BatchNorm2d sees all of a batch; {_PARALLEL}",
@@ -82,7 +65,6 @@ FUNCTIONS = {
         }.items()
     },
     "conv_transpose1d": "only conv_transpose2d is there: give it x.unsqueeze(2), weight.unsqueeze(2) and a stride of (1, step)",
-    "ctc_loss": "the loss of unaligned sequences is not there yet",
     "embedding_bag": _BAGS,
     "multi_head_attention_forward": "nn.MultiheadAttention has the weights, and lz.nn.functional.scaled_dot_product_attention none",
     "pdist": "lz.cdist(x, x) has the distances of all pairs",

@@ -166,7 +166,7 @@ class RNNBase(Module):
         rows, state = _KINDS[mode].gates * hidden_size, proj_size or hidden_size
         for layer in range(num_layers):
             features = input_size if layer == 0 else state * len(self._ends)
-            shapes = {"weight_ih": (rows, features), "weight_hh": (rows, state)}
+            shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, features), "weight_hh": (rows, state)}
             if bias:
                 shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
             if proj_size:

@@ -33,6 +33,7 @@ from lezero.nn.functional.activation import (
 )
 from lezero.nn.functional.attention import scaled_dot_product_attention
 from lezero.nn.functional.convolution import bilinear, conv1d, conv2d, conv_transpose2d, linear
+from lezero.nn.functional.ctc import ctc_loss
 from lezero.nn.functional.dropout import alpha_dropout, dropout, dropout1d, dropout2d
 from lezero.nn.functional.interpolation import interpolate
 from lezero.nn.functional.loss import (
@@ -45,6 +46,7 @@ from lezero.nn.functional.loss import (
     huber_loss,
     kl_div,
     l1_loss,
+    linear_cross_entropy,
     margin_ranking_loss,
     mse_loss,
     nll_loss,
@@ -55,9 +57,11 @@ from lezero.nn.functional.loss import (
 from lezero.nn.functional.margin import (
     hinge_embedding_loss,
     multi_margin_loss,
+    multilabel_margin_loss,
     multilabel_soft_margin_loss,
     poisson_nll_loss,
     soft_margin_loss,
+    triplet_margin_with_distance_loss,
 )
 from lezero.nn.functional.normalization import (
     batch_norm,
@@ -102,6 +106,7 @@ __all__ = [
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "dropout",
     "dropout1d",
     "dropout2d",
@@ -125,6 +130,7 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "linear",
+    "linear_cross_entropy",
     "local_response_norm",
     "log_softmax",
     "logsigmoid",
@@ -134,6 +140,7 @@ __all__ = [
     "mish",
     "mse_loss",
     "multi_margin_loss",
+    "multilabel_margin_loss",
     "multilabel_soft_margin_loss",
     "nll_loss",
     "normalize",
@@ -162,6 +169,7 @@ __all__ = [
     "tanhshrink",
     "threshold",
     "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
 ]
 
 suggest_names(__name__, FUNCTIONS)
