@@ -64,39 +64,13 @@ def test_other_modules_say_what_to_do(module, name, says):
 
 
 rng = np.random.default_rng(0)
-SEQUENCE, IMAGE = rng.standard_normal((2, 3, 7), np.float32), rng.standard_normal((2, 3, 4, 5), np.float32)
-WEIGHT, TABLE, BAGS = (
-    rng.standard_normal((3, 4, 3), np.float32),
-    rng.standard_normal((9, 4), np.float32),
-    rng.integers(0, 9, (5, 3)),
-)
+SEQUENCE, WEIGHT = rng.standard_normal((2, 3, 7), np.float32), rng.standard_normal((3, 4, 3), np.float32)
 
 # name: (what is advised, what PyTorch's is)
 ADVISED = {
-    "Softmax2d": (lambda: nn.Softmax(dim=-3)(lz.tensor(IMAGE)), lambda: torch.nn.Softmax2d()(torch.tensor(IMAGE))),
-    "UpsamplingBilinear2d": (
-        lambda: nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)(lz.tensor(IMAGE)),
-        lambda: torch.nn.UpsamplingBilinear2d(scale_factor=2)(torch.tensor(IMAGE)),
-    ),
-    "UpsamplingNearest2d": (
-        lambda: nn.Upsample(scale_factor=2)(lz.tensor(IMAGE)),
-        lambda: torch.nn.UpsamplingNearest2d(scale_factor=2)(torch.tensor(IMAGE)),
-    ),
-    "embedding_bag": (
-        lambda: F.embedding(lz.tensor(BAGS), lz.tensor(TABLE)).sum(-2),
-        lambda: torch.nn.functional.embedding_bag(torch.tensor(BAGS), torch.tensor(TABLE), mode="sum"),
-    ),
     "conv_transpose1d": (
         lambda: F.conv_transpose2d(lz.tensor(SEQUENCE).unsqueeze(2), lz.tensor(WEIGHT).unsqueeze(2), stride=(1, 2)).squeeze(2),
         lambda: torch.nn.functional.conv_transpose1d(torch.tensor(SEQUENCE), torch.tensor(WEIGHT), stride=2),
-    ),
-    "max_pool2d_with_indices": (
-        lambda: F.max_pool2d(lz.tensor(IMAGE), 2, return_indices=True)[1],
-        lambda: torch.nn.functional.max_pool2d_with_indices(torch.tensor(IMAGE), 2)[1],
-    ),
-    "pdist": (
-        lambda: lz.cdist(lz.tensor(TABLE), lz.tensor(TABLE))[tuple(np.triu_indices(9, 1))],
-        lambda: torch.nn.functional.pdist(torch.tensor(TABLE)),
     ),
 }  # fmt: skip
 

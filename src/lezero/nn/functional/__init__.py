@@ -32,9 +32,10 @@ from lezero.nn.functional.activation import (
     threshold,
 )
 from lezero.nn.functional.attention import scaled_dot_product_attention
+from lezero.nn.functional.bags import embedding_bag
 from lezero.nn.functional.convolution import bilinear, conv1d, conv2d, conv_transpose2d, linear
 from lezero.nn.functional.ctc import ctc_loss
-from lezero.nn.functional.dropout import alpha_dropout, dropout, dropout1d, dropout2d
+from lezero.nn.functional.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout
 from lezero.nn.functional.interpolation import interpolate
 from lezero.nn.functional.loss import (
     binary_cross_entropy,
@@ -73,6 +74,7 @@ from lezero.nn.functional.normalization import (
     rms_norm,
 )
 from lezero.nn.functional.padding import pad
+from lezero.nn.functional.patches import fold, unfold
 from lezero.nn.functional.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -82,6 +84,17 @@ from lezero.nn.functional.pooling import (
     avg_pool2d,
     max_pool1d,
     max_pool2d,
+)
+from lezero.nn.functional.rectified import celu_, elu_, hardtanh_, leaky_relu_, relu_, rrelu, rrelu_, selu_, threshold_
+from lezero.nn.functional.renamed import (
+    conv_tbc,
+    max_pool1d_with_indices,
+    max_pool2d_with_indices,
+    native_channel_shuffle,
+    pdist,
+    upsample,
+    upsample_bilinear,
+    upsample_nearest,
 )
 from lezero.nn.functional.shuffle import channel_shuffle, pixel_shuffle, pixel_unshuffle
 from lezero.nn.functional.sparse import embedding, one_hot
@@ -99,9 +112,11 @@ __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
+    "celu_",
     "channel_shuffle",
     "conv1d",
     "conv2d",
+    "conv_tbc",
     "conv_transpose2d",
     "cosine_embedding_loss",
     "cosine_similarity",
@@ -110,8 +125,13 @@ __all__ = [
     "dropout",
     "dropout1d",
     "dropout2d",
+    "dropout3d",
     "elu",
+    "elu_",
     "embedding",
+    "embedding_bag",
+    "feature_alpha_dropout",
+    "fold",
     "gaussian_nll_loss",
     "gelu",
     "glu",
@@ -121,6 +141,7 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "hardtanh_",
     "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
@@ -129,6 +150,7 @@ __all__ = [
     "l1_loss",
     "layer_norm",
     "leaky_relu",
+    "leaky_relu_",
     "linear",
     "linear_cross_entropy",
     "local_response_norm",
@@ -136,26 +158,34 @@ __all__ = [
     "logsigmoid",
     "margin_ranking_loss",
     "max_pool1d",
+    "max_pool1d_with_indices",
     "max_pool2d",
+    "max_pool2d_with_indices",
     "mish",
     "mse_loss",
     "multi_margin_loss",
     "multilabel_margin_loss",
     "multilabel_soft_margin_loss",
+    "native_channel_shuffle",
     "nll_loss",
     "normalize",
     "one_hot",
     "pad",
     "pairwise_distance",
+    "pdist",
     "pixel_shuffle",
     "pixel_unshuffle",
     "poisson_nll_loss",
     "prelu",
     "relu",
     "relu6",
+    "relu_",
     "rms_norm",
+    "rrelu",
+    "rrelu_",
     "scaled_dot_product_attention",
     "selu",
+    "selu_",
     "sigmoid",
     "silu",
     "smooth_l1_loss",
@@ -168,8 +198,13 @@ __all__ = [
     "tanh",
     "tanhshrink",
     "threshold",
+    "threshold_",
     "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
+    "unfold",
+    "upsample",
+    "upsample_bilinear",
+    "upsample_nearest",
 ]
 
 suggest_names(__name__, FUNCTIONS)
