@@ -6,6 +6,7 @@ from inspect import signature
 from typing import Any
 
 from lezero.graph.dtype import int64
+from lezero.misspelt import unexpected
 from lezero.nn.conv import Conv1d, Conv2d, ConvTranspose2d
 from lezero.nn.linear import Linear
 from lezero.nn.module import Module
@@ -52,10 +53,13 @@ class _Lazy(Module):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__()
-        given = signature(self.becomes).bind(0, *args, **kwargs)
+        expected = signature(self.becomes)
+        _, *accepted = expected.parameters
+        for name in kwargs.keys() - set(accepted):
+            raise unexpected(type(self), name, accepted)
+        given = expected.bind(0, *args, **kwargs)
         given.apply_defaults()
-        first, *_ = given.arguments
-        self._settings = {k: v for k, v in given.arguments.items() if k != first}
+        self._settings = {k: given.arguments[k] for k in accepted}
         self._learning = self.register_load_state_dict_pre_hook(_learn_from_state)
         self._register_unknown()
 
