@@ -39,5 +39,4 @@ FUNCTIONS = {
         for function in "adaptive_max_pool1d adaptive_max_pool2d".split()
     },
     "conv_transpose1d": "only conv_transpose2d is there: give it x.unsqueeze(2), weight.unsqueeze(2) and a stride of (1, step)",
-    "multi_head_attention_forward": "nn.MultiheadAttention has the weights, and lz.nn.functional.scaled_dot_product_attention none",
 }

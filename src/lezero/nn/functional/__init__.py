@@ -64,6 +64,7 @@ from lezero.nn.functional.margin import (
     soft_margin_loss,
     triplet_margin_with_distance_loss,
 )
+from lezero.nn.functional.multihead import multi_head_attention_forward
 from lezero.nn.functional.normalization import (
     batch_norm,
     group_norm,
@@ -163,6 +164,7 @@ __all__ = [
     "max_pool2d_with_indices",
     "mish",
     "mse_loss",
+    "multi_head_attention_forward",
     "multi_margin_loss",
     "multilabel_margin_loss",
     "multilabel_soft_margin_loss",
