@@ -5,14 +5,12 @@ import inspect
 import re
 import sys
 
-import numpy as np
 import pytest
 
 import lezero as lz
 from lezero import models, nn
 from lezero.absent import NAMES
 from lezero.misspelt import PUBLIC_PARTS
-from lezero.nn import functional as F
 from lezero.nn.absent import FUNCTIONS, LAYERS
 
 torch = pytest.importorskip("torch")
@@ -92,7 +90,7 @@ def test_no_name_of_pytorch_is_taken_for_a_part_that_users_do_not_know():
         ),
         ("from lezero.nn import Linear, Lineer", "'Lineer' from 'lezero.nn': did you mean lezero.nn.Linear?"),
         ("from lezero.nn.functional import rellu", "did you mean lezero.nn.functional.relu"),
-        ("from lezero import mode", "'mode' from 'lezero': lz.unique"),
+        ("from lezero import compile", "'compile' from 'lezero': every recorded step"),
         ("from lezero import nn, DataParallel", "'DataParallel' from 'lezero': training on several"),
         ("from lezero.autograd import Variable", "'Variable' from 'lezero.autograd': every tensor"),
         ("from lezero.optim import Adma", "did you mean lezero.optim.Adam?"),
@@ -169,43 +167,6 @@ def test_settings_of_backends_say_what_to_do():
         lz.backends.mps.is_available()
     with pytest.raises(AttributeError, match="no attribute 'cudnn': nothing has to be switched"):
         lz.backends.cudnn.benchmark = True
-
-
-rng = np.random.default_rng(0)
-IMAGE = rng.standard_normal((2, 3, 4, 5), np.float32)
-TABLE, BAGS = rng.standard_normal((9, 4), np.float32), rng.integers(0, 9, (5, 3))
-
-# name: (what is advised, what PyTorch's is)
-ADVISED = {
-    "Softmax2d": (lambda: nn.Softmax(dim=-3)(lz.tensor(IMAGE)), lambda: torch.nn.Softmax2d()(torch.tensor(IMAGE))),
-    "UpsamplingBilinear2d": (
-        lambda: nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)(lz.tensor(IMAGE)),
-        lambda: torch.nn.UpsamplingBilinear2d(scale_factor=2)(torch.tensor(IMAGE)),
-    ),
-    "UpsamplingNearest2d": (
-        lambda: nn.Upsample(scale_factor=2)(lz.tensor(IMAGE)),
-        lambda: torch.nn.UpsamplingNearest2d(scale_factor=2)(torch.tensor(IMAGE)),
-    ),
-    "embedding_bag": (
-        lambda: F.embedding(lz.tensor(BAGS), lz.tensor(TABLE)).sum(-2),
-        lambda: torch.nn.functional.embedding_bag(torch.tensor(BAGS), torch.tensor(TABLE), mode="sum"),
-    ),
-    "max_pool2d_with_indices": (
-        lambda: F.max_pool2d(lz.tensor(IMAGE), 2, return_indices=True)[1],
-        lambda: torch.nn.functional.max_pool2d_with_indices(torch.tensor(IMAGE), 2)[1],
-    ),
-    "pdist": (
-        lambda: lz.cdist(lz.tensor(TABLE), lz.tensor(TABLE))[tuple(np.triu_indices(9, 1))],
-        lambda: torch.nn.functional.pdist(torch.tensor(TABLE)),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ADVISED)
-def test_what_is_advised_gives_what_pytorchs_does(name):
-    assert name in LAYERS or name in FUNCTIONS
-    ours, theirs = (f() for f in ADVISED[name])
-    np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ _VOLUMES = (
 )
 _PARALLEL = "training on several devices is not there yet; all cores compute anyway (lz.set_num_threads)"
 _QUANTIZED = "quantised layers are not there yet"
-_UNPOOLED = "pooling cannot be undone yet; nn.Upsample and nn.ConvTranspose2d enlarge images"
 _TRANSPOSED = (
     "only nn.ConvTranspose2d is there: give it x.unsqueeze(2), a kernel of (1, size) and a stride of (1, step)"
 )
@@ -16,25 +15,20 @@ _TRANSPOSED = (
 LAYERS = {
     **dict.fromkeys(
         """AdaptiveAvgPool3d AdaptiveMaxPool3d AvgPool3d Conv3d ConvTranspose3d FractionalMaxPool3d LPPool3d LazyConv3d
-        LazyConvTranspose3d MaxPool3d MaxUnpool3d""".split(),
+        LazyConvTranspose3d MaxPool3d""".split(),
         _VOLUMES,
     ),
     **dict.fromkeys("DataParallel parallel".split(), _PARALLEL),
     **dict.fromkeys("intrinsic qat quantizable quantized".split(), _QUANTIZED),
-    **dict.fromkeys("MaxUnpool1d MaxUnpool2d".split(), _UNPOOLED),
-    **dict.fromkeys(
-        "FractionalMaxPool2d LPPool1d LPPool2d".split(), "average and maximum are the kinds of pooling there are"
-    ),
+    **dict.fromkeys("FractionalMaxPool2d".split(), "windows of pooling are all of one size, in nn.MaxPool2d"),
     **dict.fromkeys("ConvTranspose1d LazyConvTranspose1d".split(), _TRANSPOSED),
     "CrossMapLRN2d": "nn.LocalResponseNorm normalises across channels; PyTorch's two differ near the first and last channel",
 }
 FUNCTIONS = {
     **dict.fromkeys(
-        """adaptive_avg_pool3d adaptive_max_pool3d adaptive_max_pool3d_with_indices fractional_max_pool3d lp_pool3d
-        max_unpool3d""".split(),
+        """adaptive_avg_pool3d adaptive_max_pool3d adaptive_max_pool3d_with_indices fractional_max_pool3d lp_pool3d""".split(),
         _VOLUMES,
     ),
-    **dict.fromkeys("max_unpool1d max_unpool2d".split(), _UNPOOLED),
     **{
         f"{function}_with_indices": f"lz.nn.functional.{function}(…, return_indices=True) gives both"
         for function in "adaptive_max_pool1d adaptive_max_pool2d max_pool3d".split()

@@ -86,6 +86,7 @@ from lezero.nn.functional.pooling import (
     max_pool1d,
     max_pool2d,
 )
+from lezero.nn.functional.powers import lp_pool1d, lp_pool2d, max_unpool1d, max_unpool2d, max_unpool3d
 from lezero.nn.functional.rectified import celu_, elu_, hardtanh_, leaky_relu_, relu_, rrelu, rrelu_, selu_, threshold_
 from lezero.nn.functional.renamed import (
     conv_tbc,
@@ -165,12 +166,17 @@ __all__ = [
     "local_response_norm",
     "log_softmax",
     "logsigmoid",
+    "lp_pool1d",
+    "lp_pool2d",
     "margin_ranking_loss",
     "max_pool1d",
     "max_pool1d_with_indices",
     "max_pool2d",
     "max_pool2d_with_indices",
     "max_pool3d",
+    "max_unpool1d",
+    "max_unpool2d",
+    "max_unpool3d",
     "mish",
     "mse_loss",
     "multi_head_attention_forward",
