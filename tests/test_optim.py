@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
+import lezero as lz
 from lezero import nn, optim
 from lezero.optim import swa_utils
 from lezero.tensor import no_grad, ones, tensor, zeros
@@ -548,3 +549,17 @@ def test_a_hyper_parameter_of_a_group_is_looked_at_too(name):
 def test_what_cannot_be_betas_is_named(name, betas):
     with pytest.raises((TypeError, ValueError), match=f"^{name}: betas are two numbers"):
         getattr(optim, name)([nn.Parameter(ones(2))], betas=betas)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Lion", "LAMB"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_parameters_and_their_state_keep_their_dtype(name, dtype):
+    ours = [nn.Parameter(ones(*shape, dtype=getattr(lz, dtype))) for shape in ((), (3,))]
+    optimizer = getattr(optim, name)(ours, lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        sum((p.float() ** 2).sum() for p in ours).backward()
+        optimizer.step()
+    for p in ours:
+        assert p.dtype is getattr(lz, dtype)
+        assert all(v.dtype is p.dtype for key, v in optimizer.state[p].items() if key != "step")

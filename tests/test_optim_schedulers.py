@@ -216,7 +216,7 @@ def test_a_schedule_that_steps_before_its_optimizer_warns_once():
 ARGUMENTS = {
     "StepLR": (2,), "MultiStepLR": ([1],), "ExponentialLR": (0.9,), "CosineAnnealingLR": (5,), "LambdaLR": (lambda e: 1.0,),
     "MultiplicativeLR": (lambda e: 1.0,), "LinearLR": (), "ConstantLR": (), "PolynomialLR": (), "WarmupLR": (2, 5),
-    "CosineAnnealingWarmRestarts": (5,), "ReduceLROnPlateau": (), "OneCycleLR": (0.1, 10),
+    "CosineAnnealingWarmRestarts": (5,), "ReduceLROnPlateau": (), "OneCycleLR": (0.1, 10), "CyclicLR": (0.1, 1.0),
 }  # fmt: skip
 
 

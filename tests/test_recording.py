@@ -210,6 +210,17 @@ def test_equal_extents_do_not_stay_equal_by_chance():
                 lz.tensor(a) * lz.tensor(b)
 
 
+def test_extents_read_before_a_run_are_numbers_after_it():
+    """Their symbols belong to the recording that ended; in the next they are those of other tensors."""
+    x = lz.tensor(np.arange(48).reshape(6, 8))
+    rows, columns = (x + 1).shape
+    assert (x + 1).sum().item() == 48 * 49 // 2
+    others = lz.tensor(np.arange(12).reshape(3, 4)) * 2, lz.tensor(np.arange(48).reshape(8, 6)) * 2
+    wide = (x + 1).reshape(rows, 1, columns).expand(rows, 2, columns)
+    assert tuple(wide.shape) == (6, 2, 8) and wide.sum().item() == 2 * 48 * 49 // 2
+    assert others[0].sum().item() == 132
+
+
 def test_a_decision_taken_on_an_extent_is_taken_again():
     def f(n):
         x = lz.tensor(np.arange(n, dtype=np.float64))

@@ -364,3 +364,10 @@ def test_searchsorted_bisects_any_number_of_values(right):
             ordered = np.sort(np.random.default_rng(n).integers(0, 3 + n // 2, n)).astype(np.float32)
             ours = lz.searchsorted(lz.tensor(ordered), seen, right=right)
             np.testing.assert_array_equal(ours, np.searchsorted(ordered, seen, side="right" if right else "left"))
+
+
+def test_numbers_given_a_dtype_are_rounded_to_it_alone():
+    third = 1 / 3
+    assert lz.tensor(third, dtype=lz.float64).item() == third
+    assert lz.tensor([third], dtype=lz.float64)[0].item() == third
+    assert lz.tensor(third * 1j, dtype=lz.complex128).item() == third * 1j

@@ -43,10 +43,12 @@ newaxis = None
 _LAZY = {
     name: name
     for name in (
-        "amp", "autograd", "backends", "cuda", "data", "debug", "device", "io", "models", "nn", "optim", "profiler", "runtime", "trainer",
+        "amp", "autograd", "backends", "cuda", "data", "debug", "device", "export", "fft", "io", "linalg", "models", "nn", "onnx",
+        "optim", "profiler", "runtime", "trainer",
     )
 } | {
     "Trainer": "trainer:Trainer",
+    "from_torch": "interop:from_torch",
     "autocast": "amp:autocast",
     "checkpoint": "autograd:checkpoint",
     "save": "io:save",
@@ -77,7 +79,7 @@ _LAZY |= {
 }  # fmt: skip
 
 if TYPE_CHECKING:
-    from lezero import amp, autograd, data, debug, device, io, models, nn, optim
+    from lezero import amp, autograd, data, debug, device, fft, io, linalg, models, nn, optim
     from lezero.io import load, save
     from lezero.trainer import Trainer
 

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from lezero import composed as _composed
+from lezero import methods as _methods
 from lezero import numerics as _numerics
 from lezero import placed as _placed
 from lezero import rearranged as _rearranged
+from lezero import special as _special
+from lezero import spectra as _spectra
 from lezero import tensor as _t
 from lezero.ops.base import REGISTRY as _OPS
 from lezero.runtime.recorder import record as _record
@@ -106,7 +109,7 @@ _ALIASES = {
 }  # fmt: skip
 
 
-_MODULES = (_composed, _rearranged, _placed, _numerics)
+_MODULES = (_composed, _rearranged, _placed, _numerics, _special, _spectra, _methods)
 
 
 def _install() -> None:

@@ -28,7 +28,7 @@ PUBLIC_PARTS = frozenset(
 
 PACKAGES = (
     "lezero.nn", "lezero.nn.functional", "lezero.optim", "lezero.optim.lr_scheduler", "lezero.data", "lezero.io", "lezero.models",
-    "lezero.trainer", "lezero.amp", "lezero.autograd", "lezero",
+    "lezero.trainer", "lezero.amp", "lezero.autograd", "lezero.linalg", "lezero.fft", "lezero",
 )  # fmt: skip
 """Where a name may be that is asked for elsewhere, in the order of suggestions."""
 

@@ -82,7 +82,7 @@ def _trapezoids(y: Tensor, x: Tensor | None, dx: float, dim: int) -> Tensor:
 def matrix_power(input: Tensor, n: int) -> Tensor:
     """Square matrices multiplied by themselves, `n` factors (0 or more)."""
     if n < 0:
-        raise ValueError(f"matrix_power: there are no inverses yet, so n is 0 or more; got {n}")
+        raise ValueError(f"matrix_power: n is 0 or more; got {n} (linalg.matrix_power takes inverses, too)")
     if n == 0:
         return (input * 0 + eye(int(input.shape[-1]), dtype=input.dtype)).detach()
     out, square = None, input
@@ -190,12 +190,12 @@ def rsub(input: Tensor, other: Any, *, alpha: float = 1) -> Tensor:
 
 
 METHODS = """
-corrcoef cov histc matrix_power renorm
+corrcoef cov histc renorm
 """  # which are methods of Tensor too
 IN_PLACE = """
 renorm
 """  # which of them have a form that writes in place
 FUNCTIONS = """
 bartlett_window blackman_window chain_matmul complex corrcoef cov cumulative_trapezoid hamming_window hann_window
-histc matrix_power polar renorm rsub trapezoid trapz vander view_as_complex view_as_real
+histc polar renorm rsub trapezoid trapz vander view_as_complex view_as_real
 """  # for the top level

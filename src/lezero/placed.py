@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from lezero import segments
 from lezero.graph import dtype as dt
 from lezero.ops.base import normalize_axis
 from lezero.rearranged import _values, meshgrid, tensor_split
-from lezero.tensor import Tensor, arange, stack, tensor, where, zeros
+from lezero.tensor import Tensor, arange, ones, stack, tensor, where, zeros
 
 # -- parts written on a copy ------------------------------------------------------------------------------------------
 
@@ -59,20 +60,30 @@ def fill_diagonal(input: Tensor, fill_value: Any) -> Tensor:
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    """With the sums or means of all elements of `src` that `index` sends to one place.
+    """With the sums, means, products, maxima or minima of all elements of `src` that `index` sends to one place.
 
-    reduce : "sum" or "mean"
+    reduce : "sum", "mean", "prod", "amax" or "amin"
     include_self : whether what was there counts
     """
-    if reduce not in ("sum", "mean"):
-        raise ValueError(f"scatter_reduce: reduce is 'sum' or 'mean' (others are not there yet), got {reduce!r}")
-    ones = src.detach() * 0 + 1
-    count = zeros(*input.shape, dtype=input.dtype).scatter_add(dim, index, ones)
-    base = input if include_self else where(count == 0, input, input.detach() * 0)
-    out = base.scatter_add(dim, index, src)
-    if reduce == "sum":
-        return out
-    return out / (count + 1 if include_self else count.clamp(min=1))
+    if reduce not in _REDUCTIONS:
+        raise ValueError(f"scatter_reduce: reduce is one of {', '.join(map(repr, _REDUCTIONS))}, got {reduce!r}")
+    dim = normalize_axis("scatter_reduce", dim, input.ndim)
+    met = zeros(input.shape, dtype=dt.int64).scatter_add(dim, index, ones(index.shape, dtype=dt.int64))
+    if src.shape != index.shape and src.ndim == index.ndim:
+        src = src[tuple(slice(0, d) for d in index.shape)]
+    if reduce in ("sum", "mean"):
+        base = input if include_self else where(met == 0, input, input.detach() * 0)
+        out = base.scatter_add(dim, index, src)
+        return out if reduce == "sum" else out / (met + 1 if include_self else met.clamp(min=1))
+    if 0 in index.shape:
+        return input.clone()
+    if reduce == "prod":
+        return segments.product(input, dim, index, src, met, include_self)
+    return segments.extreme(input, dim, index, src, met, include_self, getattr(Tensor, _EXTREMES[reduce]))
+
+
+_REDUCTIONS = ("sum", "mean", "prod", "amax", "amin")
+_EXTREMES = {"amax": "maximum", "amin": "minimum"}
 
 
 # -- positions and products of them -----------------------------------------------------------------------------------

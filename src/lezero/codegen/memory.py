@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from lezero.codegen import arithmetic
@@ -151,13 +153,12 @@ class Memory(Expressions):
         pointer = self._pointer(buffer, type, first)
         if p:
             pointer = b.ins(f"getelementptr i8, {pointer.typed}, i64 {p * few * size}", "ptr", 1)
-        wanted = mask
-        if mask is not None and self.is_tail(mask, p):
-            wanted = self.tail_mask(self.remaining, few, count)
-        elif mask is not None:
-            wanted = b.shuffle(mask, None, range(0, n, count))
-        x = self._contiguous(pointer, kind, few, wanted)
-        return b.shuffle(x, None, [k // count for k in range(n)])
+        tail = mask is not None and self.is_tail(mask, p)
+        wanted = self.tail_mask(self.remaining, few, count) if tail else None
+        if mask is not None and not tail:  # an element is loaded if any of its lanes wants it
+            wanted = reduce(or_, (b.shuffle(mask, None, range(k, n, count)) for k in range(count)))
+        x = b.shuffle(self._contiguous(pointer, kind, few, wanted), None, [k // count for k in range(n)])
+        return x if mask is None or tail else mask.where(x, 0)
 
     def _every_other(self, pointer: X, kind: str, p: int, mask: X | None) -> X:
         """Elements two apart: two whole vectors, of which the second ends at the last element wanted, and a shuffle.

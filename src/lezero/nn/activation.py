@@ -138,3 +138,28 @@ class PReLU(Module):
 
     def extra_repr(self) -> str:
         return f"num_parameters={self.num_parameters}"
+
+
+class RReLU(Module):
+    """x above 0, else x times a slope: in training uniform between `lower` and `upper`, otherwise their mean (Xu et al. 2015)."""
+
+    def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False):
+        super().__init__()
+        if lower > upper:
+            raise ValueError(f"RReLU: lower={lower} is above upper={upper}")
+        self.lower, self.upper, self.inplace = lower, upper, inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rrelu(x, self.lower, self.upper, self.training, self.inplace)
+
+    def extra_repr(self) -> str:
+        return f"lower={self.lower}, upper={self.upper}" + (", inplace=True" if self.inplace else "")
+
+
+class Softmax2d(Module):
+    """Softmax over the channels of (batch, channels, height, width) or (channels, height, width)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim not in (3, 4):
+            raise ValueError(f"Softmax2d: an input of 3 or 4 dimensions is needed, got shape {tuple(x.shape)}")
+        return F.softmax(x, -3)

@@ -43,7 +43,19 @@ class Dropout2d(_Dropout):
     function = staticmethod(F.dropout2d)
 
 
+class Dropout3d(_Dropout):
+    """Drops whole channels of (batch, channels, depth, height, width)."""
+
+    function = staticmethod(F.dropout3d)
+
+
 class AlphaDropout(_Dropout):
     """Dropout for networks of SELUs: mean and variance stay."""
 
     function = staticmethod(F.alpha_dropout)
+
+
+class FeatureAlphaDropout(_Dropout):
+    """:class:`AlphaDropout` of whole channels of (batch, channels, ...)."""
+
+    function = staticmethod(F.feature_alpha_dropout)

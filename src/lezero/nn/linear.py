@@ -143,7 +143,7 @@ class Embedding(Module):
                 f"Embedding.from_pretrained: vectors (rows, features) are needed, got shape {tuple(embeddings.shape)}"
             )
         rows, features = (int(d) for d in embeddings.shape)
-        self = cls(rows, features, padding_idx, **options)
+        self = cls(rows, features, padding_idx=padding_idx, **options)
         self.weight = Parameter(embeddings, requires_grad=not freeze)
         return self
 

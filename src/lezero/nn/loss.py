@@ -176,9 +176,13 @@ class MarginRankingLoss(Module):
 class TripletMarginLoss(Module):
     """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``."""
 
-    def __init__(self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, reduction: str = "mean"):
+    def __init__(
+        self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False, reduction: str = "mean"
+    ):
         super().__init__()
-        self.margin, self.p, self.eps, self.reduction = margin, p, eps, reduction
+        self.margin, self.p, self.eps, self.swap, self.reduction = margin, p, eps, swap, reduction
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return F.triplet_margin_loss(anchor, positive, negative, self.margin, self.p, self.eps, self.reduction)
+        return F.triplet_margin_loss(
+            anchor, positive, negative, self.margin, self.p, self.eps, self.swap, self.reduction
+        )

@@ -115,6 +115,43 @@ class BatchNorm2d(_BatchNorm):
     ndims, shapes = (4,), "(batch, channels, height, width)"
 
 
+class BatchNorm3d(_BatchNorm):
+    """Batch normalisation of (batch, channels, depth, height, width); see :class:`BatchNorm1d`."""
+
+    ndims, shapes = (5,), "(batch, channels, depth, height, width)"
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch normalisation of (batch, channels, ...): of all of a batch, which one process has; see :class:`BatchNorm1d`."""
+
+    ndims, shapes = (2, 3, 4, 5), "(batch, channels, ...)"
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.process_group = process_group
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
+        """The module with every batch normalisation in it replaced; parameters and buffers stay the same objects."""
+        if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm):
+            converted = cls.__new__(cls)
+            converted.__dict__.update(module.__dict__, process_group=process_group)
+            return converted
+        for name, child in module.named_children():
+            setattr(module, name, cls.convert_sync_batchnorm(child, process_group))
+        return module
+
+
 class _InstanceNorm(_WithStatistics):
     def __init__(
         self,
@@ -156,6 +193,12 @@ class InstanceNorm2d(_InstanceNorm):
     """Instance normalisation of (batch, channels, height, width) or without batch; see :class:`InstanceNorm1d`."""
 
     ndims, shapes = (3, 4), "(batch, channels, height, width) or (channels, height, width)"
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """Instance normalisation of (batch, channels, depth, height, width) or without batch; see :class:`InstanceNorm1d`."""
+
+    ndims, shapes = (4, 5), "(batch, channels, depth, height, width) or (channels, depth, height, width)"
 
 
 class LayerNorm(Module):

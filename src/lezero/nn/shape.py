@@ -102,6 +102,28 @@ class Upsample(Module):
         return f"{sizes}, mode={self.mode!r}"
 
 
+class UpsamplingNearest2d(Upsample):
+    """Images (batch, channels, height, width) in another size, each element the nearest one's."""
+
+    def __init__(
+        self,
+        size: int | Sequence[int] | None = None,
+        scale_factor: float | Sequence[float] | None = None,
+    ):
+        super().__init__(size, scale_factor)
+
+
+class UpsamplingBilinear2d(Upsample):
+    """Images (batch, channels, height, width) in another size, blended, with the corners on each other."""
+
+    def __init__(
+        self,
+        size: int | Sequence[int] | None = None,
+        scale_factor: float | Sequence[float] | None = None,
+    ):
+        super().__init__(size, scale_factor, "bilinear", align_corners=True)
+
+
 class Unflatten(Module):
     """Dimension `dim` as several, of the given sizes."""
 
@@ -153,17 +175,27 @@ class ConstantPad2d(ConstantPad1d):
     dims = 2
 
 
-def _layers(kind: str, mode: str, what: str) -> tuple[Any, Any]:
-    """The one- and the two-dimensional layer of a mode."""
-    sides = ("(left, right)", "(left, right, top, bottom)")
-    one, two = (
+class ConstantPad3d(ConstantPad1d):
+    """Padding with a value: (left, right, top, bottom, front, back)."""
+
+    dims = 3
+
+
+def _layers(kind: str, mode: str, what: str) -> tuple[Any, Any, Any]:
+    """The layers of a mode, of one to three dimensions."""
+    sides = ("(left, right)", "(left, right, top, bottom)", "(left, right, top, bottom, front, back)")
+    one, two, three = (
         type(f"{kind}{n}d", (_Pad,), {"__doc__": f"{what}: {side}.", "__module__": __name__, "dims": n, "mode": mode})
-        for n, side in zip((1, 2), sides)
+        for n, side in zip((1, 2, 3), sides)
     )
-    return one, two
+    return one, two, three
 
 
-ZeroPad1d, ZeroPad2d = _layers("ZeroPad", "constant", "Padding with zeros")
-ReflectionPad1d, ReflectionPad2d = _layers("ReflectionPad", "reflect", "Padding with the mirrored border")
-ReplicationPad1d, ReplicationPad2d = _layers("ReplicationPad", "replicate", "Padding with the outermost values")
-CircularPad1d, CircularPad2d = _layers("CircularPad", "circular", "Padding with the opposite border")
+ZeroPad1d, ZeroPad2d, ZeroPad3d = _layers("ZeroPad", "constant", "Padding with zeros")
+ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = _layers(
+    "ReflectionPad", "reflect", "Padding with the mirrored border"
+)
+ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = _layers(
+    "ReplicationPad", "replicate", "Padding with the outermost values"
+)
+CircularPad1d, CircularPad2d, CircularPad3d = _layers("CircularPad", "circular", "Padding with the opposite border")

@@ -9,6 +9,7 @@ from lezero.ops.reduce import norm
 from lezero.optim.checks import not_negative, two_betas
 from lezero.optim.optimizer import Optimizer, ParamsT
 from lezero.optim.recording import counted, hyper, zeros_for
+from lezero.optim.rules import update_rule
 from lezero.runtime.updates import Updates
 from lezero.tensor import no_grad
 
@@ -61,6 +62,7 @@ class Lion(Optimizer):
         return loss
 
 
+@update_rule(2)
 def _lion(p, m, grad, lr, beta1, beta2, decay, maximize):
     grad = -grad if maximize else grad
     direction = sign(m * beta1 + grad * (1 - beta1))
@@ -121,6 +123,7 @@ class LAMB(Optimizer):
         return loss
 
 
+@update_rule(3)
 def _lamb(p, m, v, grad, t, lr, beta1, beta2, eps, decay, maximize):
     grad = -grad if maximize else grad
     m = m * beta1 + grad * (1 - beta1)

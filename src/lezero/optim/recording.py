@@ -6,7 +6,7 @@ the arithmetic itself runs as one kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,13 @@ def hyper(group: dict[str, Any], key: str, index: int | None = None) -> Tensor:
 
 def zeros_for(p: Tensor) -> Tensor:
     """State of a parameter's shape and dtype; realised, so that the first step has the structure of all others."""
-    made = memory_for(tuple(map(int, p.shape)), p.dtype)
-    made.fill(0)
+    return full_for(p.shape, p.dtype, 0)
+
+
+def full_for(shape: Sequence[int], dtype: DType, value: float) -> Tensor:
+    """Realised state of any shape that starts from one value."""
+    made = memory_for(tuple(map(int, shape)), dtype)
+    made.fill(value)
     return make_parameter(Tensor, _from_array(made), False)
 
 

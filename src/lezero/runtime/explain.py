@@ -267,7 +267,7 @@ def explain(function: Callable, *inputs: Any, backward: bool = False, **options:
     if isinstance(function, Jitted):
         function = inspect.unwrap(function)
     name = getattr(function, "__name__", type(function).__name__)
-    with switched(STATE, "capture", STATE.capture), _recorded_only(name) as (rec, old):
+    with switched(STATE, "capture", STATE.capture), recorded_only(name) as (rec, old):
         sites = _Sites(recorder.find_site)
         with switched(recorder, "find_site", sites):
             result = function(*inputs, **options)
@@ -460,7 +460,7 @@ class _Watch:
             self.made.append((t, [getattr(t, k) for k in _KEPT]))
 
 
-class _recorded_only:
+class recorded_only:
     """Record in a recording of its own; put every tensor back at the end."""
 
     def __init__(self, name: str):

@@ -265,6 +265,23 @@ def _same_attrs(rec: Recording, ours: tuple, theirs: tuple) -> bool:
     return True
 
 
+def _of_this_recording(rec: Recording, attrs: tuple) -> tuple:
+    """Attributes with the extents of a recording that has ended as numbers: their symbols mean others by now."""
+    if not any(type(a) is tuple or type(a) is Dim for a in attrs):
+        return attrs
+    return tuple(
+        _of_this_recording(rec, a) if type(a) is tuple else int(a) if type(a) is Dim and _stale(rec, a) else a
+        for a in attrs
+    )
+
+
+def _stale(rec: Recording, d: Dim) -> bool:
+    try:
+        return dims.evaluate(d.expr, rec.bindings) != int(d)
+    except IndexError:
+        return True
+
+
 def _guards_hold(rec: Recording, node: Node) -> bool:
     return all(dims.holds(g, rec.bindings) for g in node.guards)
 
@@ -272,6 +289,8 @@ def _guards_hold(rec: Recording, node: Node) -> bool:
 def _branch(rec: Recording, op: Op, inputs: tuple[Node, ...], attrs: tuple, grad_mode: bool) -> Node:
     """The continuation for an operation that is not what followed last time; made if there is none yet."""
     tail = rec.tail
+    if op.shape_attrs:
+        attrs = _of_this_recording(rec, attrs)
     for node in tail.branches or ():
         if (
             node.op is op

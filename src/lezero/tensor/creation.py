@@ -62,12 +62,12 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
             array = np.array(data, copy=True, order="C")
         except ValueError as e:
             raise ValueError(f"tensor: the nested sequences are not of equal lengths ({e})") from None
-        if not isinstance(data, (np.ndarray, np.generic)) and not hasattr(data, "__array__"):
+        if dtype is None and not hasattr(data, "__array__"):
             if array.dtype == np.float64:
                 array = array.astype(dt.default_dtype().numpy)
             elif array.dtype == np.complex128:
                 array = array.astype(dt.default_dtype().to_complex().numpy)
-            elif array.size == 0 and dtype is None:
+            elif array.size == 0:
                 array = array.astype(dt.default_dtype().numpy)
     if array.dtype == object:
         raise TypeError(

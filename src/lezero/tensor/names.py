@@ -35,6 +35,9 @@ class Names(Core):
     is_sparse = _never("Never: all tensors are dense.")
     is_quantized = _never("Never: there are no quantized dtypes.")
     is_nested = _never("Never: all tensors have one shape.")
+    is_sparse_csr = _never("Never: all tensors are dense.")
+    is_mkldnn = _never("Never: layouts in memory are the schedule's.")
+    is_ipu = is_maia = is_mps = is_mtia = is_vulkan = is_xla = is_xpu = _never("Never: there is no such device.")
 
     def get_device(self) -> int:
         """The number of the device, -1 for the CPU."""
@@ -89,15 +92,13 @@ class Names(Core):
 
 
 _ELSEWHERE = {
-    "squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_": "a tensor keeps its shape; assign the result of the method without _",
     "resize_ resize_as_": "a tensor keeps its shape; x = x.reshape(...) or lz.nn.functional.pad make another",
     "as_strided as_strided_": "there are no strides to choose; use unfold, reshape, permute or indexing",
     "data_ptr storage untyped_storage set_": "memory is not written to from outside; x.numpy() gives the values without a copy",
     "apply_ map_ map2_": "functions of single elements cannot be compiled; use operations on whole tensors",
     "to_sparse to_dense coalesce indices values": "all tensors are dense",
-    "det inverse cholesky svd qr logdet slogdet pinverse eig lu matrix_exp": (
-        "there is no linear algebra of this kind yet; numpy.linalg works on x.numpy() where no gradient is needed"
-    ),
+    "eig symeig solve lstsq": "PyTorch has removed it; lz.linalg has eigh, solve and lstsq",
+    "lu lu_solve geqrf orgqr ormqr": "there is no such decomposition yet; lz.linalg has solve, inv and qr",
     "cuda": "x.to(device) moves it; lz.device.devices() lists the devices there are",
     "pin_memory": "it is only needed for copies to a GPU; leave it out",
     "share_memory_": "the DataLoader's workers hand tensors over by themselves; leave it out",

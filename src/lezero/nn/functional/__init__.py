@@ -32,8 +32,10 @@ from lezero.nn.functional.activation import (
     threshold,
 )
 from lezero.nn.functional.attention import scaled_dot_product_attention
+from lezero.nn.functional.bags import embedding_bag
 from lezero.nn.functional.convolution import bilinear, conv1d, conv2d, conv_transpose2d, linear
-from lezero.nn.functional.dropout import alpha_dropout, dropout, dropout1d, dropout2d
+from lezero.nn.functional.ctc import ctc_loss
+from lezero.nn.functional.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout
 from lezero.nn.functional.interpolation import interpolate
 from lezero.nn.functional.loss import (
     binary_cross_entropy,
@@ -45,6 +47,7 @@ from lezero.nn.functional.loss import (
     huber_loss,
     kl_div,
     l1_loss,
+    linear_cross_entropy,
     margin_ranking_loss,
     mse_loss,
     nll_loss,
@@ -55,10 +58,13 @@ from lezero.nn.functional.loss import (
 from lezero.nn.functional.margin import (
     hinge_embedding_loss,
     multi_margin_loss,
+    multilabel_margin_loss,
     multilabel_soft_margin_loss,
     poisson_nll_loss,
     soft_margin_loss,
+    triplet_margin_with_distance_loss,
 )
+from lezero.nn.functional.multihead import multi_head_attention_forward
 from lezero.nn.functional.normalization import (
     batch_norm,
     group_norm,
@@ -69,6 +75,7 @@ from lezero.nn.functional.normalization import (
     rms_norm,
 )
 from lezero.nn.functional.padding import pad
+from lezero.nn.functional.patches import fold, unfold
 from lezero.nn.functional.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -79,43 +86,72 @@ from lezero.nn.functional.pooling import (
     max_pool1d,
     max_pool2d,
 )
+from lezero.nn.functional.powers import lp_pool1d, lp_pool2d, max_unpool1d, max_unpool2d, max_unpool3d
+from lezero.nn.functional.rectified import celu_, elu_, hardtanh_, leaky_relu_, relu_, rrelu, rrelu_, selu_, threshold_
+from lezero.nn.functional.renamed import (
+    conv_tbc,
+    max_pool1d_with_indices,
+    max_pool2d_with_indices,
+    native_channel_shuffle,
+    pdist,
+    upsample,
+    upsample_bilinear,
+    upsample_nearest,
+)
+from lezero.nn.functional.sampling import affine_grid, grid_sample
 from lezero.nn.functional.shuffle import channel_shuffle, pixel_shuffle, pixel_unshuffle
 from lezero.nn.functional.sparse import embedding, one_hot
+from lezero.nn.functional.volumes import avg_pool3d, conv3d, conv_transpose1d, conv_transpose3d, max_pool3d
 
 __all__ = [
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
     "adaptive_max_pool1d",
     "adaptive_max_pool2d",
+    "affine_grid",
     "alpha_dropout",
     "avg_pool1d",
     "avg_pool2d",
+    "avg_pool3d",
     "batch_norm",
     "bilinear",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
+    "celu_",
     "channel_shuffle",
     "conv1d",
     "conv2d",
+    "conv3d",
+    "conv_tbc",
+    "conv_transpose1d",
     "conv_transpose2d",
+    "conv_transpose3d",
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "dropout",
     "dropout1d",
     "dropout2d",
+    "dropout3d",
     "elu",
+    "elu_",
     "embedding",
+    "embedding_bag",
+    "feature_alpha_dropout",
+    "fold",
     "gaussian_nll_loss",
     "gelu",
     "glu",
+    "grid_sample",
     "group_norm",
     "gumbel_softmax",
     "hardshrink",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "hardtanh_",
     "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
@@ -124,31 +160,49 @@ __all__ = [
     "l1_loss",
     "layer_norm",
     "leaky_relu",
+    "leaky_relu_",
     "linear",
+    "linear_cross_entropy",
     "local_response_norm",
     "log_softmax",
     "logsigmoid",
+    "lp_pool1d",
+    "lp_pool2d",
     "margin_ranking_loss",
     "max_pool1d",
+    "max_pool1d_with_indices",
     "max_pool2d",
+    "max_pool2d_with_indices",
+    "max_pool3d",
+    "max_unpool1d",
+    "max_unpool2d",
+    "max_unpool3d",
     "mish",
     "mse_loss",
+    "multi_head_attention_forward",
     "multi_margin_loss",
+    "multilabel_margin_loss",
     "multilabel_soft_margin_loss",
+    "native_channel_shuffle",
     "nll_loss",
     "normalize",
     "one_hot",
     "pad",
     "pairwise_distance",
+    "pdist",
     "pixel_shuffle",
     "pixel_unshuffle",
     "poisson_nll_loss",
     "prelu",
     "relu",
     "relu6",
+    "relu_",
     "rms_norm",
+    "rrelu",
+    "rrelu_",
     "scaled_dot_product_attention",
     "selu",
+    "selu_",
     "sigmoid",
     "silu",
     "smooth_l1_loss",
@@ -161,7 +215,13 @@ __all__ = [
     "tanh",
     "tanhshrink",
     "threshold",
+    "threshold_",
     "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
+    "unfold",
+    "upsample",
+    "upsample_bilinear",
+    "upsample_nearest",
 ]
 
 suggest_names(__name__, FUNCTIONS)

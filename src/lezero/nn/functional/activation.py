@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lezero.methods import prelu  # noqa: F401  (a method of tensors, too)
 from lezero.nn.functional.dropout import placed
 from lezero.ops import activations as act
 from lezero.ops.base import normalize_axis
@@ -26,18 +27,6 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x above 0, else negative_slope · x"""
     return placed(act.leaky_relu(input, negative_slope=float(negative_slope)), input, inplace)
-
-
-def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """x above 0, else weight · x, with one weight or one a channel (dimension 1)."""
-    if weight.ndim > 1 or (weight.numel() > 1 and (input.ndim < 2 or input.shape[1] != weight.numel())):
-        raise ValueError(
-            f"prelu: one weight, or one for each channel (dimension 1), is needed; got {tuple(weight.shape)} for an input "
-            f"{tuple(input.shape)}"
-        )
-    if weight.numel() > 1:
-        weight = weight.reshape(-1, *(1,) * (input.ndim - 2))
-    return act.prelu(input, weight)
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:

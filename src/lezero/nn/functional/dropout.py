@@ -26,6 +26,11 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     return _channels("dropout2d", input, p, training, inplace, (3, 4))
 
 
+def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Whole channels of (batch, channels, depth, height, width) or without batch dropped."""
+    return _channels("dropout3d", input, p, training, inplace, (4, 5))
+
+
 def _channels(name: str, x: Tensor, p: float, training: bool, inplace: bool, ndims: tuple[int, int]) -> Tensor:
     check_probability(name, p)
     if x.ndim not in ndims:
@@ -40,14 +45,29 @@ def _channels(name: str, x: Tensor, p: float, training: bool, inplace: bool, ndi
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Dropout that keeps mean and variance behind SELU (Klambauer et al. 2017)."""
+    return _alpha("alpha_dropout", input, p, training, inplace, tuple(input.shape))
+
+
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """The same for whole channels of (batch, channels, ...)."""
+    if input.ndim < 2:
+        raise ValueError(
+            f"feature_alpha_dropout: an input (batch, channels, ...) is needed, got shape {tuple(input.shape)}"
+        )
+    shape = (*input.shape[:2], *(1,) * (input.ndim - 2))
+    return _alpha("feature_alpha_dropout", input, p, training, inplace, shape)
+
+
+def _alpha(name: str, input: Tensor, p: float, training: bool, inplace: bool, shape: tuple[int, ...]) -> Tensor:
+    """`shape` has an extent for each number drawn, and 1 along what is dropped together."""
     from lezero.tensor import rand, where
 
-    check_probability("alpha_dropout", p)
+    check_probability(name, p)
     if not training or p == 0.0:
         return input
     negative = -1.7580993408473766  # -scale · alpha of SELU
     a = ((1 - p) * (1 + p * negative**2)) ** -0.5 if p < 1 else 0.0
-    kept = rand(input.shape) >= p
+    kept = rand(shape) >= p
     return placed(where(kept, input, negative) * a - a * p * negative, input, inplace)
 
 

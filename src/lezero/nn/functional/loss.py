@@ -205,8 +205,54 @@ def triplet_margin_loss(
     margin: float = 1.0,
     p: float = 2.0,
     eps: float = 1e-6,
+    swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``."""
-    gap = pairwise_distance(anchor, positive, p, eps) - pairwise_distance(anchor, negative, p, eps)
+    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``.
+
+    swap : the negative is as far as the nearer of anchor and positive (Balntas et al. 2016)
+    """
+    far = pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = far.minimum(pairwise_distance(positive, negative, p, eps))
+    gap = pairwise_distance(anchor, positive, p, eps) - far
     return _reduced("triplet_margin_loss", (gap + margin).clamp(0), reduction)
+
+
+def linear_cross_entropy(
+    input: Tensor,
+    linear_weight: Tensor,
+    target: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    options: Any = None,
+) -> Tensor:
+    """Cross-entropy of what a linear layer gives.
+
+    Parameters
+    ----------
+    input : (batch, features) or (features,)
+    linear_weight : (classes, *positions, features); linear_bias (classes, *positions)
+    target : (batch, *positions) of class indices, or probabilities of the logits' shape (batch, classes, *positions)
+    options : PyTorch's way to do it in parts; any is accepted, and none is needed
+    """
+    from lezero.nn.functional.convolution import linear
+
+    classes, *positions, features = linear_weight.shape
+    if input.ndim not in (1, 2) or input.shape[-1] != features or (positions and input.ndim == 1):
+        raise ValueError(
+            f"linear_cross_entropy: an input (batch, {int(features)}) is needed for a weight {tuple(linear_weight.shape)}, got "
+            f"shape {tuple(input.shape)}"
+        )
+    logits = linear(
+        input, linear_weight.reshape(-1, features), None if linear_bias is None else linear_bias.reshape(-1)
+    ).reshape(*input.shape[:-1], classes, *positions)
+    if ignore_index is not None and tuple(target.shape) == tuple(logits.shape):
+        raise ValueError("linear_cross_entropy: ignore_index goes with class indices, not with probabilities")
+    return cross_entropy(
+        logits, target, weight, -100 if ignore_index is None else ignore_index, reduction, label_smoothing
+    )

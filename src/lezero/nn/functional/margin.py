@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import pi
 
 from lezero.nn.functional.activation import logsigmoid, softplus
-from lezero.nn.functional.loss import _need_same_shape, _reduced
+from lezero.nn.functional.loss import _need_same_shape, _reduced, pairwise_distance
 from lezero.tensor import Tensor, where
 
 
@@ -70,3 +71,48 @@ def poisson_nll_loss(
         t = where(target > 1, target, 1)
         loss = loss + where(target > 1, t * t.log() - t + 0.5 * (2 * pi * t).log(), 0)
     return _reduced("poisson_nll_loss", loss, reduction)
+
+
+def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """Mean over the classes of ``max(0, 1 - (input[label] - input[class]))``, for all labels and all classes that are none.
+
+    input : (batch, classes) or (classes,)
+    target : the same shape, integers: labels, up to the first negative number
+    """
+    if tuple(input.shape) != tuple(target.shape) or input.ndim not in (1, 2):
+        raise ValueError(
+            f"multilabel_margin_loss: an input (batch, classes) or (classes,) and a target of its shape are needed, got "
+            f"{tuple(input.shape)} and {tuple(target.shape)}"
+        )
+    from lezero.tensor import arange
+
+    classes = input.shape[-1]
+    given = (target < 0).to("int64").cumsum(-1) == 0
+    labels = where(given, target, 0).to("int64")
+    is_label = ((labels.unsqueeze(-1) == arange(classes)) & given.unsqueeze(-1)).any(-2)
+    gap = (1 - input.gather(-1, labels).unsqueeze(-1) + input.unsqueeze(-2)).clamp(0)
+    counted = where(given.unsqueeze(-1) & ~is_label.unsqueeze(-2), gap, 0)
+    return _reduced("multilabel_margin_loss", counted.sum((-2, -1)) / classes, reduction)
+
+
+def triplet_margin_with_distance_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)`` for a distance of one's own.
+
+    distance_function : of two tensors; ``pairwise_distance`` unless given
+    swap : the negative is as far as the nearer of anchor and positive (Balntas et al. 2016)
+    """
+    distance = distance_function or pairwise_distance
+    far = distance(anchor, negative)
+    if swap:
+        far = far.minimum(distance(positive, negative))
+    gap = (distance(anchor, positive) - far + margin).clamp(0)
+    return _reduced("triplet_margin_with_distance_loss", gap, reduction)

@@ -1,7 +1,7 @@
 """Helpers around modules and their parameters."""
 
 from lezero.misspelt import suggest_names
-from lezero.nn.utils import parametrizations, parametrize
+from lezero.nn.utils import parametrizations, parametrize, rnn
 from lezero.nn.utils.clip_grad import clip_grad_norm_, clip_grad_value_, get_total_norm
 from lezero.nn.utils.convert_parameters import parameters_to_vector, vector_to_parameters
 from lezero.nn.utils.summary import summary
@@ -13,6 +13,7 @@ __all__ = [
     "parameters_to_vector",
     "parametrizations",
     "parametrize",
+    "rnn",
     "summary",
     "vector_to_parameters",
 ]
@@ -20,7 +21,6 @@ __all__ = [
 suggest_names(
     __name__,
     {
-        "rnn": "there is nothing for packed sequences yet; a mask of what is no padding does",
         "spectral_norm": "lz.nn.utils.parametrizations.spectral_norm is the same",
         "weight_norm": "lz.nn.utils.parametrizations.weight_norm is the same",
     },

@@ -8,6 +8,7 @@ formulas are those of PyTorch's schedulers of the same names.
 from lezero.misspelt import suggest_names
 from lezero.optim.lr_scheduler.base import LRScheduler
 from lezero.optim.lr_scheduler.chained import ChainedScheduler, SequentialLR
+from lezero.optim.lr_scheduler.cyclic import CyclicLR
 from lezero.optim.lr_scheduler.one_cycle import OneCycleLR
 from lezero.optim.lr_scheduler.plateau import ReduceLROnPlateau
 from lezero.optim.lr_scheduler.schedules import (
@@ -29,6 +30,7 @@ __all__ = [
     "ConstantLR",
     "CosineAnnealingLR",
     "CosineAnnealingWarmRestarts",
+    "CyclicLR",
     "ExponentialLR",
     "LRScheduler",
     "LambdaLR",
@@ -43,9 +45,4 @@ __all__ = [
     "WarmupLR",
 ]
 
-suggest_names(
-    __name__,
-    {
-        "CyclicLR": "LambdaLR(optimizer, function) takes any cycle, and OneCycleLR and CosineAnnealingWarmRestarts are two"
-    },
-)
+suggest_names(__name__)

@@ -1,0 +1,299 @@
+"""Writing models as ONNX files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import lezero
+from lezero.export import operators, verify
+from lezero.export.trace import ExportError, Traced, trace
+from lezero.export.writer import Writer
+from lezero.graph.dim import Dim as Extent
+from lezero.graph.dim import show
+from lezero.graph.node import Node
+from lezero.io.atomic import atomic_file
+from lezero.onnx.program import package
+from lezero.ops.expr import Expr
+from lezero.tensor import Tensor, as_tensor
+
+MOST_INLINE = 2_000_000_000
+"""Bytes of constants from which on they go into a file of their own: a protobuf message ends at 2 GiB."""
+LEAST_OPSET, DEFAULT_OPSET = 13, 18
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A named extent that may differ from call to call, between `min` and `max` (both included).
+
+    >>> dynamic_shapes={"x": {0: lezero.export.Dim("batch", min=1, max=64)}}
+    """
+
+    name: str
+    min: int = 1
+    max: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise ValueError(f"a dimension's name is an identifier, not {self.name!r}")
+        if self.min < 1 or (self.max is not None and self.max < self.min):
+            raise ValueError(f"dimension {self.name!r}: from {self.min} to {self.max} there is no extent")
+
+
+def to_onnx(
+    model: Any, args: Any, path: str | os.PathLike[str], *, input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None, dynamic_shapes: Mapping[str, Mapping[int, str | Dim]] | None = None,
+    opset: int = DEFAULT_OPSET, external_data: bool | None = None, verify: bool = True,
+) -> None:  # fmt: skip
+    """Write what ``model(*args)`` computes as an ONNX file.
+
+    A module is exported in the mode it is in: call ``model.eval()`` first for inference.
+
+    Parameters
+    ----------
+    model : Module or function of tensors
+    args : Tensor, or a tuple of them
+        An example.  Its values decide nothing unless the model reads them.
+    path : str or os.PathLike
+        Written as a whole or not at all.
+    input_names, output_names : sequence of str, optional
+        By default the names of ``forward``'s arguments, and ``output`` (``output_0`` and so on).
+    dynamic_shapes : mapping, optional
+        By input name, the axes whose extents may differ from call to call: a name, or a :class:`Dim` with a range.  Axes of
+        one name have one extent.
+    opset : int
+        Version of the operators, 13 or newer.
+    external_data : bool, optional
+        Constants in a file of their own, ``path + ".data"``; by default from 2 GB on.
+    verify : bool
+        Check the file, and compare ONNX Runtime's outputs with the model's at the example's extents and at two others of each
+        dynamic dimension; what was compared is stored in the file's metadata under ``lezero.verified``.
+
+    Raises
+    ------
+    ExportError
+        If an operation has no counterpart in ONNX (the message has the line that recorded it), or an extent that was given a
+        name does not stay free.
+    VerificationError
+        If the file computes something else; it is not written.
+    ImportError
+        If the ``onnx`` package is missing, or ONNX Runtime where `verify` is asked for.
+    """
+    examples = [as_tensor(a) for a in (args if isinstance(args, (tuple, list)) else (args,))]
+    names = _input_names(model, examples, input_names)
+    dims = _dims(dynamic_shapes or {}, names, examples)
+    if not LEAST_OPSET <= opset <= package().defs.onnx_opset_version():
+        raise ExportError(f"opset is {LEAST_OPSET} to {package().defs.onnx_opset_version()}, not {opset}")
+    dynamic = {n: {axis: d.name for axis, d in axes.items()} for n, axes in dims.items()}
+    traced = trace(model, examples, names, dynamic)
+    file = _Export(traced, names, output_names, dynamic, opset)
+    proto = file.model(type(model).__name__)
+    named = {d.name: d for axes in dims.values() for d in axes.values()}
+    for d in named.values():
+        _note(proto, f"lezero.dim.{d.name}", f"{d.min}..{'' if d.max is None else d.max}")
+    _write(
+        proto,
+        file.writer.constants,
+        Path(path),
+        external_data,
+        lambda at: _verified(verify, model, at, proto, examples, names, dynamic, named),
+    )
+
+
+def _verified(
+    wanted: bool,
+    model: Any,
+    at: Path,
+    proto: Any,
+    examples: list[Tensor],
+    names: list[str],
+    dynamic: Any,
+    named: dict[str, Dim],
+) -> None:
+    if wanted:
+        _note(proto, "lezero.verified", verify.compare(model, at, examples, names, dynamic, named))
+
+
+def _note(proto: Any, key: str, value: str) -> None:
+    entry = proto.metadata_props.add()
+    entry.key, entry.value = key, value
+
+
+def _input_names(model: Any, examples: list[Tensor], given: Sequence[str] | None) -> list[str]:
+    if given is None:
+        import inspect
+
+        forward = getattr(model, "forward", model)
+        try:
+            known = [
+                p.name
+                for p in inspect.signature(forward).parameters.values()
+                if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+            ]
+        except (TypeError, ValueError):
+            known = []
+        given = [*known, *(f"input_{k}" for k in range(len(known), len(examples)))][: len(examples)]
+    if len(given) != len(examples) or len(set(given)) != len(given):
+        raise ExportError(f"{len(examples)} inputs need as many different names, got {list(given)}")
+    return list(given)
+
+
+def _dims(
+    dynamic: Mapping[str, Mapping[int, str | Dim]], names: list[str], examples: list[Tensor]
+) -> dict[str, dict[int, Dim]]:
+    found: dict[str, dict[int, Dim]] = {}
+    for name, axes in dynamic.items():
+        if name not in names:
+            raise ExportError(f"dynamic_shapes: there is no input {name!r}; the inputs are {', '.join(names)}")
+        rank = examples[names.index(name)].ndim
+        for axis, d in axes.items():
+            if not -rank <= axis < rank:
+                raise ExportError(f"dynamic_shapes: input {name!r} has {rank} dimensions, and none of number {axis}")
+            found.setdefault(name, {})[axis % rank] = Dim(d) if isinstance(d, str) else d
+    return found
+
+
+class _Export:
+    """One export: the writer, and what each node is called."""
+
+    def __init__(
+        self,
+        traced: Traced,
+        names: list[str],
+        output_names: Sequence[str] | None,
+        dynamic: dict[str, dict[int, str]],
+        opset: int,
+    ):
+        self.traced, self.names, self.dynamic = traced, names, dynamic
+        count = len(traced.graph.outputs)
+        self.outputs = list(output_names or (["output"] if traced.single else [f"output_{k}" for k in range(count)]))
+        if len(self.outputs) != count or len(set(self.outputs) | set(names)) != count + len(names):
+            raise ExportError(f"{count} outputs need as many different names, got {self.outputs}")
+        places: dict[int, tuple[str, int]] = {}
+        for node, name in zip(traced.inputs, names):
+            for axis, d in enumerate(node.shape):
+                if type(d) is Extent and len(d.expr) == 1:
+                    places.setdefault(d.expr[0][0][0][1], (name, axis))
+        self.writer = Writer(opset, places, traced.symbols)
+        self.known: dict[Node, str] = {}
+
+    def model(self, title: str) -> Any:
+        w, traced, onnx = self.writer, self.traced, package()
+        for name in (*self.names, *self.outputs):
+            w.fresh(name)
+        self.known.update(zip(traced.inputs, self.names))
+        for node in traced.graph.nodes():
+            if node not in self.known:
+                self.known[node] = self._value(node)
+        for node, name in zip(traced.graph.outputs, self.outputs):
+            w.nodes.append(onnx.helper.make_node("Identity", [self.known[node]], [name], name=name))
+        graph = onnx.helper.make_graph(
+            w.nodes, title or "model",
+            [w.value_info(n, node, self._shown(node)) for node, n in zip(traced.inputs, self.names)],
+            [w.value_info(n, node, self._shown(node)) for node, n in zip(traced.graph.outputs, self.outputs)],
+        )  # fmt: skip
+        imports = [onnx.helper.make_opsetid("", w.opset)]
+        proto = onnx.helper.make_model(
+            graph, opset_imports=imports, producer_name="lezero", producer_version=lezero.__version__
+        )
+        proto.ir_version = onnx.helper.find_min_ir_version_for(imports)
+        return proto
+
+    def _shown(self, node: Node) -> list[int | str | None]:
+        """Extents as ONNX has them: a number, a symbol's name, or nothing for what is computed from several."""
+        out: list[int | str | None] = []
+        for d in node.shape:
+            if type(d) is not Extent:
+                out.append(int(d))
+            elif len(d.expr) == 1 and d.expr[0][1] == 1 and len(d.expr[0][0]) == 1 and d.expr[0][0][0][0] == "s":
+                out.append(self.traced.symbols.get(d.expr[0][0][0][1]))
+            else:
+                out.append(None)
+        return out
+
+    def _value(self, node: Node) -> str:
+        """The name of a node's value, whose operands have theirs."""
+        if node.op.is_leaf:
+            if node not in self.traced.constants:
+                raise ExportError("a tensor from outside that is not known")
+            name, value = self.traced.constants[node]
+            return self.writer.constant(value, name=name)
+        if node.op.kind == "source" and node.op.name == "philox":
+            raise ExportError(_unsupported(node, "random numbers cannot be exported; call model.eval() first"))
+        made = operators.emit(self.writer, node, [self.known[n] for n in node.inputs])
+        return self._apart(node) if made is None else made
+
+    def _apart(self, node: Node) -> str:
+        """What an operation without a counterpart comes apart into."""
+        rule = node.op.decompose
+        if rule is None:
+            raise ExportError(_unsupported(node, "it has no counterpart in ONNX"))
+        result = rule(*map(Expr, node.inputs), **node.named_attrs()).node
+        order: list[Node] = []
+        stack = [result]
+        while stack:
+            n = stack[-1]
+            missing = [x for x in n.inputs if x not in self.known]
+            if n in self.known or not missing:
+                stack.pop()
+                if n not in self.known:
+                    n.site = n.site or node.site
+                    self.known[n] = self._value(n)
+                    order.append(n)
+            stack += missing
+        return self.writer.cast(self.known[result], result.dtype, node.dtype)
+
+
+def _unsupported(node: Node, why: str) -> str:
+    line = f" (recorded at {node.site[0]}, line {node.site[1]})" if node.site else ""
+    shapes = ", ".join("[" + ", ".join(show(d) for d in n.shape) + "]" for n in node.inputs)
+    return f"{node.op.name} of {shapes or 'nothing'}{line}: {why}"
+
+
+def _write(proto: Any, constants: dict[str, np.ndarray], path: Path, external: bool | None, check: Any) -> None:
+    """The file with its constants; it takes the place of one that is there only when all went well."""
+    onnx = package()
+    total = sum(a.nbytes for a in constants.values())
+    apart = total > MOST_INLINE if external is None else external
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    data = path.with_name(path.name + ".data")
+    temporary_data = path.with_name(f".{path.name}.{os.getpid()}.data")
+    try:
+        if apart:
+            _write_data(proto, constants, temporary_data, temporary_data.name)
+        else:
+            proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in constants.items())
+        temporary.write_bytes(proto.SerializeToString())
+        check(temporary)
+        if apart:
+            for t in proto.graph.initializer:
+                for e in t.external_data:
+                    if e.key == "location":
+                        e.value = data.name
+            os.replace(temporary_data, data)
+        with atomic_file(path) as file:
+            file.write(proto.SerializeToString())
+    finally:
+        for leftover in (temporary, temporary_data):
+            leftover.unlink(missing_ok=True)
+
+
+def _write_data(proto: Any, constants: dict[str, np.ndarray], path: Path, location: str) -> None:
+    onnx = package()
+    with path.open("wb") as file:
+        for name, array in constants.items():
+            file.write(b"\0" * (-file.tell() % 64))
+            t = proto.graph.initializer.add()
+            t.name, t.data_type = name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            t.dims.extend(array.shape)
+            t.data_location = onnx.TensorProto.EXTERNAL
+            for key, value in (("location", location), ("offset", file.tell()), ("length", array.nbytes)):
+                entry = t.external_data.add()
+                entry.key, entry.value = key, str(value)
+            file.write(np.ascontiguousarray(array).tobytes())

@@ -1,0 +1,127 @@
+"""A model's computation as a graph, with chosen extents as symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lezero.graph.dim import Dim as Extent
+from lezero.graph.node import Graph, Node
+from lezero.runtime import explain
+from lezero.runtime.recorder import import_handle
+from lezero.tensor import Tensor, no_grad, tensor
+
+
+class ExportError(ValueError):
+    """What cannot be exported; the message names the operation and the user's line."""
+
+
+@dataclass
+class Traced:
+    """What was recorded.
+
+    graph : coarse operations; extents of named dimensions are symbols
+    inputs : leaves that stand for the arguments, in order
+    symbols : number of a symbol -> its name
+    constants : leaf -> (name, value)
+    outputs : whether the function gave one tensor, or several
+    """
+
+    graph: Graph
+    inputs: list[Node]
+    symbols: dict[int, str]
+    constants: dict[Node, tuple[str, np.ndarray]]
+    single: bool
+
+
+def trace(
+    function: Any, args: Sequence[Tensor], names: Sequence[str], dynamic: Mapping[str, Mapping[int, str]]
+) -> Traced:
+    """Record ``function(*args)`` without running it.
+
+    dynamic : by input, the names of axes whose extents are to be symbols; equal names are equal extents
+    """
+    sizes = _sizes(args, names, dynamic)
+    examples = [_resized(t, dynamic.get(n, {}), sizes) for t, n in zip(args, names)]
+    with no_grad(), explain.recorded_only(getattr(function, "__name__", type(function).__name__)) as (rec, _):
+        for example, name in zip(examples, names):
+            example._dynamic = tuple(sorted(dynamic.get(name, {})))
+            import_handle(rec, example)
+        inputs = [rec.imported[id(t)] for t in examples]
+        result = function(*examples)
+        results = list(_tensors(result))
+        if not results:
+            raise ExportError(f"{type(function).__name__} gave no tensor")
+        nodes = tuple(r._node if r._rec is rec else import_handle(rec, r) for r in results)
+        if any(n in inputs for n in nodes):
+            raise ExportError("an output is an input as it is: return something that is computed")
+        known = _names(function)
+        constants: dict[Node, tuple[str, np.ndarray]] = {}
+        for node, handle, buffer in zip(rec.leaf_nodes, rec.leaf_handles, rec.buffers):
+            if node not in inputs:
+                constants[node] = known.get(id(handle), ""), np.asarray(buffer.array)
+        symbols = {k: name for name, n in sizes.items() for k in [_position(inputs, names, dynamic, name)]}
+        graph = Graph(tuple(rec.leaf_nodes), nodes)
+    return Traced(graph, inputs, symbols, constants, isinstance(result, Tensor))
+
+
+def _position(inputs: list[Node], names: Sequence[str], dynamic: Mapping[str, Mapping[int, str]], wanted: str) -> int:
+    """Which symbol of the recording a named extent is."""
+    for node, name in zip(inputs, names):
+        for axis, called in dynamic.get(name, {}).items():
+            if called == wanted:
+                d = node.shape[axis]
+                assert isinstance(d, Extent)
+                return d.expr[0][0][0][1]
+    raise AssertionError(wanted)
+
+
+def _sizes(args: Sequence[Tensor], names: Sequence[str], dynamic: Mapping[str, Mapping[int, str]]) -> dict[str, int]:
+    """An extent for each name, of at least 2 and all different, so that each is a symbol of its own."""
+    wanted: dict[str, int] = {}
+    for t, name in zip(args, names):
+        for axis, called in dynamic.get(name, {}).items():
+            n = int(t.shape[axis])
+            if wanted.setdefault(called, n) != n:
+                raise ExportError(f"{called!r} is {wanted[called]} and {n} in the examples: one name is one extent")
+    fixed = {int(d) for t in args for d in t.shape}
+    taken: set[int] = set()
+    for called, n in wanted.items():
+        n = max(n, 2)
+        while n in taken or (n != wanted[called] and n in fixed):
+            n += 1
+        wanted[called] = n
+        taken.add(n)
+    return wanted
+
+
+def _resized(t: Tensor, axes: Mapping[int, str], sizes: Mapping[str, int]) -> Tensor:
+    """A tensor of its own like `t`, with other extents: elements are repeated, so that indices stay in range."""
+    array = t.detach().numpy()
+    for axis, called in axes.items():
+        array = np.take(array, np.arange(sizes[called]) % array.shape[axis], axis)
+    return tensor(array)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for v in value.values():
+            yield from _tensors(v)
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            yield from _tensors(v)
+    elif value is not None and hasattr(value, "__dict__"):
+        yield from _tensors(vars(value))
+
+
+def _names(function: Any) -> dict[int, str]:
+    """Names of a module's parameters and buffers, by identity."""
+    if not callable(getattr(function, "named_parameters", None)):
+        return {}
+    pairs = [*function.named_parameters(), *function.named_buffers()]
+    return {id(t): name for name, t in pairs}

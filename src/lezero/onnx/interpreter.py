@@ -1,0 +1,124 @@
+"""Making a program's calls, one after the other; what they compute is recorded like anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lezero.onnx.program import Body, Call, Declared, FromCaller, Function, OnnxError, Program
+from lezero.onnx.registry import Context, find, known_domains, on_device
+from lezero.tensor import Tensor
+
+
+class Interpreter:
+    """Runs bodies of a program.
+
+    constants : by body, values of its constants (tensors, or host values)
+    """
+
+    def __init__(self, program: Program, constants: Mapping[Body, Mapping[str, Any]], training: bool):
+        self.program, self.constants, self.training = program, constants, training
+
+    def run(
+        self, body: Body, operands: Sequence[Any], outer: Mapping[str, Any], opsets: Mapping[str, int],
+        attributes: Mapping[str, Any],
+    ) -> list[Any]:  # fmt: skip
+        """The results of a body called with operands.
+
+        outer : values of the body around it, by name
+        attributes : of the function that the body is of
+        """
+        values = {n: outer[n] for n in body.free}
+        values.update(self.constants.get(body, {}))
+        values.update(zip((v.name for v in body.inputs), operands))
+        values[""] = None
+        for call, gone in zip(body.calls, body.last):
+            results = self._call(call, values, opsets, attributes)
+            values.update(zip(call.outputs, results))
+            values[""] = None
+            for name in gone:
+                values.pop(name, None)
+        return [values[v.name] for v in body.outputs]
+
+    def _call(
+        self, call: Call, values: Mapping[str, Any], opsets: Mapping[str, int], attributes: Mapping[str, Any]
+    ) -> Sequence[Any]:
+        operands = [values[n] for n in call.inputs]
+        given = {k: attributes.get(v.name) if isinstance(v, FromCaller) else v for k, v in call.attributes.items()}
+        given = {k: v for k, v in given.items() if v is not None}
+        function = self.program.functions.get((call.domain, call.operator, call.overload))
+        if function is not None:
+            return self._call_function(function, operands, given)
+        version = opsets.get(call.domain, 1)
+        found = find(call.domain, call.operator, version)
+        if found is None:
+            raise _unknown(call, version)
+        context = Context(
+            call, version, lambda body, inputs: self.run(body, inputs, values, opsets, attributes), self.training
+        )
+        try:
+            if found.on_host is not None and all(v is None or isinstance(v, np.ndarray) for v in operands):
+                result = found.on_host(*operands, **given)
+            elif found.host:
+                result = found.compute(context, *operands, **given)
+            else:
+                result = found.compute(context, *map(on_device, operands), **given)
+        except Exception as error:
+            if isinstance(error, OnnxError) and error.located:
+                raise
+            raise _located(call, str(error)) from error
+        return result if isinstance(result, tuple) else (result,)
+
+    def _call_function(self, function: Function, operands: list[Any], given: dict[str, Any]) -> list[Any]:
+        operands += [None] * (len(function.body.inputs) - len(operands))
+        attributes = {**function.defaults, **given}
+        return self.run(function.body, operands, {}, function.opsets, attributes)
+
+
+def _located(call: Call, what: str) -> OnnxError:
+    error = OnnxError(f"{call}: {what}")
+    error.located = True
+    return error
+
+
+def _unknown(call: Call, version: int) -> OnnxError:
+    if call.domain in known_domains():
+        return _located(call, f"this operator is not supported in version {version} of its set")
+    return _located(call, f"nothing is known of the domain {call.domain!r}")
+
+
+def check_operands(program: Program, operands: Sequence[Any]) -> None:
+    """Compare operands with what the model says of its inputs.
+
+    Raises
+    ------
+    OnnxError
+        If an operand has another dtype, rank or extent than declared, or two inputs another extent for one symbol.
+    """
+    symbols: dict[str, tuple[int, str]] = {}
+    for declared, value in zip(program.body.inputs, operands):
+        if isinstance(value, Tensor) and declared.kind == "tensor":
+            _check_operand(declared, value, symbols)
+
+
+def _check_operand(declared: Declared, value: Tensor, symbols: dict[str, tuple[int, str]]) -> None:
+    name = declared.name
+    if declared.dtype is not None and value.dtype.numpy != declared.dtype:
+        raise OnnxError(f"input {name!r} should be {declared.dtype.name}, not {value.dtype.name}")
+    if declared.shape is None:
+        return
+    shown = "[" + ", ".join("?" if d is None else str(d) for d in declared.shape) + "]"
+    shape = list(map(int, value.shape))
+    if len(shape) != len(declared.shape):
+        raise OnnxError(f"input {name!r} should have shape {shown}, not {shape}")
+    for d, n in zip(declared.shape, shape):
+        if isinstance(d, int) and d != n:
+            raise OnnxError(f"input {name!r} should have shape {shown}, not {shape}")
+        if isinstance(d, str):
+            known, first = symbols.setdefault(d, (n, name))
+            if known != n:
+                raise OnnxError(
+                    f"input {name!r} has shape {shape} where {shown} is wanted, and {d} is {known} in {first!r}"
+                )

@@ -1,0 +1,179 @@
+"""An ONNX model as a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from lezero import nn
+from lezero.onnx.interpreter import Interpreter, check_operands
+from lezero.onnx.program import Body, Program, _bodies, read
+from lezero.onnx.registry import find, has_tensor_type, on_device
+from lezero.tensor import Tensor, tensor
+
+SMALL = 1024
+"""Elements up to which constants that are not floating-point may be shapes, axes and the like, which are known while recording."""
+
+
+def load(source: Any) -> OnnxModule:
+    """The model in an ONNX file, ready to call and to train.
+
+    Parameters
+    ----------
+    source : str, os.PathLike, bytes or onnx.ModelProto
+        Data in further files must lie in the same folder or below.
+
+    Returns
+    -------
+    OnnxModule
+
+    Raises
+    ------
+    OnnxError
+        If it is not an ONNX model, is cut short, is newer than the installed ``onnx`` package, has an operator that is not
+        supported, or is contradictory; the message names the node.
+    ImportError
+        If the ``onnx`` package is missing: ``pip install lezero[onnx]``.
+
+    Examples
+    --------
+    >>> model = lz.onnx.load("model.onnx")
+    >>> y = model(x)
+    """
+    return OnnxModule(read(source))
+
+
+class OnnxModule(nn.Module):
+    """A model read from ONNX: called with its inputs in order, or by name; gives its output, or a tuple of them.
+
+    Floating-point constants that operators compute with are parameters, under the names they have in the file; statistics,
+    scales and the like are buffers.
+
+    Attributes
+    ----------
+    program : Program
+        The model as data.
+    input_names, output_names : list of str
+    metadata : dict
+    """
+
+    def __init__(self, program: Program):
+        super().__init__()
+        self.program = program
+        self.input_names = [v.name for v in program.body.inputs]
+        self.output_names = [v.name for v in program.body.outputs]
+        self.metadata = program.metadata
+        _check_operators(program)
+        self._places: list[tuple[Body, str, Any, str]] = []  # body, name, and where its tensor is: module and attribute
+        self._host: dict[Body, dict[str, Any]] = {}
+        fixed = _fixed(program)
+        for body in _all_bodies(program):
+            host = self._host[body] = {}
+            for name in list(body.constants):
+                array = body.constants.pop(name)
+                trained = (body, name) not in fixed and array.dtype.kind == "f" and array.ndim > 0
+                if (array.dtype.kind in "iub" and array.size <= SMALL) or not has_tensor_type(array.dtype):
+                    host[name] = array
+                else:
+                    self._keep(body, name, array, trained)
+
+    def _keep(self, body: Body, name: str, array: np.ndarray, trained: bool) -> None:
+        *path, last = name.split(".")
+        at: nn.Module = self
+        for part in path:
+            child = getattr(at, part, None)
+            if not isinstance(child, nn.Module):
+                child = nn.Module()
+                setattr(at, part, child)
+            at = child
+        while hasattr(at, last):
+            last += "_"
+        value = tensor(array)
+        setattr(at, last, nn.Parameter(value) if trained else nn.Buffer(value))
+        self._places.append((body, name, at, last))
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Call the model.
+
+        Parameters
+        ----------
+        *inputs, **named : Tensor or numpy.ndarray
+            In the order of `input_names`, or by name; lists of them for inputs that are sequences, None for optional ones that
+            are left out.
+        """
+        operands = [_operand(v) for v in self._in_order(inputs, named)]
+        check_operands(self.program, operands)
+        constants = {body: dict(host) for body, host in self._host.items()}
+        for body, name, module, attribute in self._places:
+            constants[body][name] = getattr(module, attribute)
+        interpreter = Interpreter(self.program, constants, self.training)
+        results = interpreter.run(self.program.body, operands, {}, self.program.opsets, {})
+        results = [on_device(v) for v in results]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
+        names = self.input_names
+        if len(inputs) > len(names):
+            raise TypeError(f"the model has {len(names)} inputs ({', '.join(names)}), {len(inputs)} were given")
+        given = dict(zip(names, inputs))
+        for name, value in named.items():
+            if name not in names:
+                raise TypeError(f"the model has no input {name!r}; its inputs are {', '.join(names)}")
+            if name in given:
+                raise TypeError(f"input {name!r} was given twice")
+            given[name] = value
+        missing = [v.name for v in self.program.body.inputs if v.name not in given and v.kind != "optional"]
+        if missing:
+            raise TypeError(f"missing inputs: {', '.join(missing)}")
+        return [given.get(name) for name in names]
+
+
+def _operand(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_operand(v) for v in value]
+    return on_device(np.asarray(value)) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _all_bodies(program: Program) -> Iterator[Body]:
+    todo = [program.body, *(f.body for f in program.functions.values())]
+    while todo:
+        body = todo.pop()
+        yield body
+        for call in body.calls:
+            todo += _bodies(call)
+
+
+def _check_operators(program: Program) -> None:
+    """Everything the model calls is known: said when it is read, not when it is called."""
+    from lezero.onnx.interpreter import _unknown
+
+    opsets = {f.body: f.opsets for f in program.functions.values()}
+    for body in _all_bodies(program):
+        versions = opsets.get(body, program.opsets)
+        for call in body.calls:
+            if (call.domain, call.operator, call.overload) in program.functions:
+                continue
+            version = versions.get(call.domain, 1)
+            if find(call.domain, call.operator, version) is None:
+                raise _unknown(call, version)
+
+
+def _fixed(program: Program) -> set[tuple[Body, str]]:
+    """Constants that are only ever operands that are not trained."""
+    fixed: set[tuple[Body, str]] = set()
+    trained: set[tuple[Body, str]] = set()
+    for body in _all_bodies(program):
+        for call in body.calls:
+            found = find(call.domain, call.operator, program.opsets.get(call.domain, 1))
+            for k, name in enumerate(call.inputs):
+                (fixed if found is not None and k in found.fixed else trained).add((body, name))
+    return fixed - trained
+
+
+def as_arrays(value: Any) -> Any:
+    """Results as NumPy arrays, lists of them, or None."""
+    if isinstance(value, (list, tuple)):
+        return [as_arrays(v) for v in value]
+    return value.detach().numpy() if isinstance(value, Tensor) else value

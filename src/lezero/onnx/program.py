@@ -1,0 +1,401 @@
+"""An ONNX model as plain data: its calls, constants and declared values, read from a file and checked.
+
+Reading needs the ``onnx`` package (``pip install lezero[onnx]``), for the messages and their versions alone: what operators
+compute is in ``operators/``.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lezero.onnx import wire
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+class OnnxError(ValueError):
+    """A file that is no ONNX model, or one that cannot be run; the message names the node.
+
+    located : whether it does already; what an operator's function raises is located by who called it
+    """
+
+    located = False
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a model says of a value.
+
+    kind : "tensor", "sequence", "optional", "map", or "" where nothing is said
+    dtype : of its elements, None if unknown
+    shape : extents, each a number, a symbol's name, or None; None if the rank is unknown
+    """
+
+    name: str
+    kind: str = ""
+    dtype: np.dtype | None = None
+    shape: tuple[int | str | None, ...] | None = None
+
+
+@dataclass(eq=False)
+class Call:
+    """One node: an operator and the names of its operands and results ("" for one that is left out)."""
+
+    operator: str
+    domain: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any]
+    overload: str = ""
+
+    def __str__(self) -> str:
+        known = f"{self.domain}.{self.operator}" if self.domain else self.operator
+        return f"{known} (node {self.name!r})" if self.name else f"{known} (the node that gives {self.outputs[0]!r})"
+
+
+@dataclass(eq=False)
+class Body:
+    """A graph: calls in an order in which they can be made.
+
+    free : names that calls read and that neither the graph nor its calls give (of the graph around it)
+    last : for each call, names that nothing reads after it
+    """
+
+    name: str
+    calls: list[Call]
+    inputs: list[Declared]
+    outputs: list[Declared]
+    constants: dict[str, np.ndarray]
+    free: frozenset[str] = frozenset()
+    last: list[tuple[str, ...]] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Function:
+    """A function of the model's own: calls to be made with other operands, and attributes."""
+
+    body: Body
+    attributes: tuple[str, ...]
+    defaults: dict[str, Any]
+    opsets: dict[str, int]
+
+
+@dataclass(eq=False)
+class Program:
+    """A model.
+
+    opsets : the version of each domain's operators
+    functions : by domain, name and overload
+    """
+
+    body: Body
+    opsets: dict[str, int]
+    functions: dict[tuple[str, str, str], Function]
+    metadata: dict[str, str]
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class FromCaller:
+    """An attribute whose value a function is called with."""
+
+    name: str
+
+
+def read(source: Any) -> Program:
+    """The model in a file, in bytes, or in an ``onnx.ModelProto``.
+
+    Raises
+    ------
+    OnnxError
+        If it is not a model, is cut short, or refers to data outside its folder; if it was written for a newer version of the
+        format or of the operators than the installed ``onnx`` package knows; if its nodes depend on each other in a circle or
+        read what nothing gives.
+    FileNotFoundError
+    """
+    onnx = package()
+    if isinstance(source, onnx.ModelProto):
+        return _Reader(source, None, "", "the model").program()
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        data, path = memoryview(source), ""
+    else:
+        path = os.fspath(source)
+        data = _mapped(Path(path))
+    name = path or "the model"
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(wire.without_arrays(data))
+    except (wire.WireError, onnx_decode_error()) as error:
+        raise OnnxError(f"{name} is not an ONNX model, or is cut short: {error}") from None
+    if not model.HasField("graph") or not model.ir_version:
+        raise OnnxError(f"{name} is not an ONNX model: it has no graph")
+    return _Reader(model, data, path, name).program()
+
+
+def package() -> Any:
+    try:
+        import onnx
+        import onnx.helper
+        import onnx.numpy_helper
+    except ImportError:
+        raise ImportError("reading and writing ONNX models needs the onnx package: pip install lezero[onnx]") from None
+    return onnx
+
+
+def onnx_decode_error() -> type[Exception]:
+    from google.protobuf.message import DecodeError
+
+    return DecodeError
+
+
+def _mapped(path: Path) -> memoryview:
+    """A file's bytes, read where they are used."""
+    with path.open("rb") as file:
+        if not file.seek(0, 2):
+            raise OnnxError(f"{path} is empty")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+class _Reader:
+    """From messages to a program.  `data` is what the file holds, `path` where it lies."""
+
+    def __init__(self, model: Any, data: memoryview | None, path: str, name: str):
+        self.onnx, self.model, self.data, self.path, self.name = package(), model, data, path, name
+        self.files: dict[Path, memoryview] = {}
+
+    def program(self) -> Program:
+        model, onnx = self.model, self.onnx
+        if model.ir_version > onnx.IR_VERSION:
+            raise OnnxError(
+                f"{self.name} is of version {model.ir_version} of the format; the installed onnx package knows up to "
+                f"{onnx.IR_VERSION}: a newer one is needed (pip install -U onnx)"
+            )
+        opsets = self._opsets(model.opset_import)
+        functions = {(_domain(f.domain), f.name, f.overload): self._function(f, opsets) for f in model.functions}
+        metadata = {e.key: e.value for e in model.metadata_props}
+        return Program(self._closed(self._body(model.graph)), opsets, functions, metadata, self.path)
+
+    def _opsets(self, imports: Iterable[Any]) -> dict[str, int]:
+        opsets = {_domain(i.domain): i.version for i in imports}
+        newest = self.onnx.defs.onnx_opset_version()
+        if opsets.setdefault("", 1) > newest:
+            raise OnnxError(
+                f"{self.name} uses version {opsets['']} of the operators; the installed onnx package knows up to {newest}"
+            )
+        return opsets
+
+    def _function(self, f: Any, opsets: Mapping[str, int]) -> Function:
+        inputs, outputs = [Declared(n) for n in f.input], [Declared(n) for n in f.output]
+        body = self._closed(self._ordered(f.name, self._calls(f.node), inputs, outputs, {}))
+        defaults = {a.name: self._attribute(a) for a in f.attribute_proto}
+        return Function(body, tuple(f.attribute), defaults, {**opsets, **self._opsets(f.opset_import)})
+
+    def _body(self, graph: Any) -> Body:
+        constants = {t.name: self.array(t) for t in graph.initializer}
+        for s in graph.sparse_initializer:
+            constants[s.values.name] = self._dense(s)
+        inputs = [self._declared(v) for v in graph.input if v.name not in constants]
+        outputs = [self._declared(v) for v in graph.output]
+        return self._ordered(graph.name, self._calls(graph.node), inputs, outputs, constants)
+
+    def _ordered(
+        self, name: str, calls: list[Call], inputs: list[Declared], outputs: list[Declared],
+        constants: dict[str, np.ndarray],
+    ) -> Body:  # fmt: skip
+        """A body with its calls in order; what is read and not given is of the graph around it."""
+        given = {v.name for v in inputs} | constants.keys() | {""}
+        made_by: dict[str, Call] = {}
+        for c in calls:
+            for o in c.outputs:
+                if o and (o in made_by or o in given):
+                    raise OnnxError(f"{self.name}: {c} gives {o!r}, which is given already")
+                made_by[o] = c
+        made_by.pop("", None)
+        ordered = self._sorted(calls, made_by)
+        reads = [(*c.inputs, *(n for b in _bodies(c) for n in b.free)) for c in ordered]
+        free = {n for r in reads for n in r} | {v.name for v in outputs}
+        body = Body(name, ordered, inputs, outputs, constants, frozenset(free - given - made_by.keys()))
+        body.last = _last_reads(body, reads)
+        return body
+
+    def _closed(self, body: Body) -> Body:
+        """A body around which there is no other."""
+        for name in sorted(body.free):
+            readers = [str(c) for c in body.calls if name in (*c.inputs, *(n for b in _bodies(c) for n in b.free))]
+            raise OnnxError(f"{self.name}: nothing gives {name!r}, which is read by {(readers or ['the results'])[0]}")
+        return body
+
+    def _sorted(self, calls: list[Call], made_by: dict[str, Call]) -> list[Call]:
+        done: dict[Call, bool] = {}  # False while what it needs is being placed
+        out: list[Call] = []
+        for first in calls:
+            stack = [first]
+            while stack:
+                call = stack[-1]
+                if done.get(call):
+                    stack.pop()
+                    continue
+                done[call] = False
+                names = (*call.inputs, *(n for b in _bodies(call) for n in b.free))
+                needed = [made_by[n] for n in names if n in made_by and not done.get(made_by[n], False)]
+                circle = next((c for c in needed if c in done), None)
+                if circle is not None:
+                    raise OnnxError(f"{self.name}: {circle} needs its own result, by way of {call}")
+                if not needed:
+                    done[call] = True
+                    out.append(call)
+                    stack.pop()
+                stack += needed
+        return out
+
+    def _calls(self, nodes: Iterable[Any]) -> list[Call]:
+        return [
+            Call(
+                n.op_type, _domain(n.domain), n.name, tuple(n.input), tuple(n.output),
+                {a.name: self._attribute(a) for a in n.attribute}, n.overload,
+            )
+            for n in nodes
+        ]  # fmt: skip
+
+    def _attribute(self, a: Any) -> Any:
+        if a.ref_attr_name:
+            return FromCaller(a.ref_attr_name)
+        kind = self.onnx.AttributeProto.AttributeType.Name(a.type)
+        match kind:
+            case "TENSOR":
+                return self.array(a.t)
+            case "TENSORS":
+                return [self.array(t) for t in a.tensors]
+            case "GRAPH":
+                return self._body(a.g)
+            case "GRAPHS":
+                return [self._body(g) for g in a.graphs]
+            case "SPARSE_TENSOR":
+                return self._dense(a.sparse_tensor)
+            case "STRING":
+                return a.s.decode()
+            case "STRINGS":
+                return [s.decode() for s in a.strings]
+            case "TYPE_PROTO":
+                return self._of_type("", a.tp)
+            case "FLOAT":
+                return a.f
+            case "INT":
+                return a.i
+            case "FLOATS":
+                return list(a.floats)
+            case "INTS":
+                return list(a.ints)
+        raise OnnxError(f"{self.name}: attribute {a.name!r} is of a kind that is not supported, {kind}")
+
+    def _declared(self, v: Any) -> Declared:
+        return self._of_type(v.name, v.type)
+
+    def _of_type(self, name: str, t: Any) -> Declared:
+        kind = (t.WhichOneof("value") or "").removesuffix("_type")
+        if kind != "tensor":
+            return Declared(name, kind)
+        tensor = t.tensor_type
+        dtype = numpy_dtype(tensor.elem_type) if tensor.elem_type else None
+        if not tensor.HasField("shape"):
+            return Declared(name, kind, dtype)
+        return Declared(name, kind, dtype, tuple(map(_extent, tensor.shape.dim)))
+
+    # -- arrays -------------------------------------------------------------------------------------------------
+
+    def array(self, t: Any) -> np.ndarray:
+        """A tensor message as an array; what lies in a file is read where it is used."""
+        if t.data_location != self.onnx.TensorProto.EXTERNAL:
+            array = self.onnx.numpy_helper.to_array(t)
+            return array.astype(object) if array.dtype.kind in "OSU" else array
+        where = {e.key: e.value for e in t.external_data}
+        data = self._file(t.name, where.get("location", ""))
+        begin = int(where.get("offset", 0))
+        end = begin + int(where["length"]) if "length" in where else len(data)
+        shape, dtype = tuple(t.dims), numpy_dtype(t.data_type)
+        count = int(np.prod(shape, dtype=np.int64))
+        bits = PACKED.get(self.onnx.TensorProto.DataType.Name(t.data_type), dtype.itemsize * 8)
+        if not 0 <= begin <= end <= len(data) or end - begin != -(-count * bits // 8):
+            raise OnnxError(
+                f"{self.name}: {t.name!r} is {dtype.name} of shape {list(shape)}, {-(-count * bits // 8)} bytes, and its data are said to "
+                f"lie at bytes {begin} to {end} of {len(data)}"
+            )
+        if bits < 8:
+            whole = self.onnx.TensorProto()
+            whole.CopyFrom(t)
+            del whole.external_data[:]
+            whole.data_location, whole.raw_data = self.onnx.TensorProto.DEFAULT, bytes(data[begin:end])
+            return self.onnx.numpy_helper.to_array(whole)
+        return np.frombuffer(data[begin:end], np.uint8).view(dtype).reshape(shape) if count else np.empty(shape, dtype)
+
+    def _file(self, tensor: str, location: str) -> memoryview:
+        if location == wire.HERE and self.data is not None:
+            return self.data
+        folder = Path(self.path or ".").resolve().parent if self.path else Path.cwd()
+        path = (folder / location).resolve()
+        if not location or Path(location).is_absolute() or not path.is_relative_to(folder):
+            raise OnnxError(
+                f"{self.name}: the data of {tensor!r} are said to lie outside the model's folder: {location!r}"
+            )
+        if path not in self.files:
+            if not path.is_file():
+                raise OnnxError(f"{self.name}: the data of {tensor!r} should lie in {location!r}, which is not there")
+            self.files[path] = _mapped(path)
+        return self.files[path]
+
+    def _dense(self, s: Any) -> np.ndarray:
+        values, indices = self.array(s.values), self.array(s.indices)
+        dense = np.zeros(tuple(s.dims), values.dtype)
+        if indices.ndim == 1:
+            dense.reshape(-1)[indices] = values
+        else:
+            dense[tuple(indices.T)] = values
+        return dense
+
+
+PACKED = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+"""Bits of an element of the types of which several share a byte."""
+
+
+def numpy_dtype(element_type: int) -> np.dtype:
+    """NumPy's (or ml_dtypes') name for an ONNX element type."""
+    return np.dtype(package().helper.tensor_dtype_to_np_dtype(element_type))
+
+
+def _extent(d: Any) -> int | str | None:
+    """Some exporters write -1 or a question mark for what they do not know."""
+    if d.HasField("dim_value"):
+        return d.dim_value if d.dim_value >= 0 else None
+    return d.dim_param if d.dim_param not in ("", "?") else None
+
+
+def _domain(domain: str) -> str:
+    return "" if domain in DEFAULT_DOMAINS else domain
+
+
+def _bodies(call: Call) -> Iterator[Body]:
+    for v in call.attributes.values():
+        if isinstance(v, Body):
+            yield v
+        elif isinstance(v, list):
+            yield from (b for b in v if isinstance(b, Body))
+
+
+def _last_reads(body: Body, reads: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """For each call the names that nothing reads after it, results that nothing reads included."""
+    kept = {v.name for v in body.outputs} | body.free | {""}
+    last: list[tuple[str, ...]] = []
+    for call, names in zip(reversed(body.calls), reversed(reads)):
+        gone = dict.fromkeys(n for n in (*names, *call.outputs) if n not in kept)
+        last.append(tuple(gone))
+        kept |= gone.keys()
+    last.reverse()
+    return last

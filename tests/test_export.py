@@ -1,0 +1,165 @@
+"""Models written as ONNX files: every model of the package, named extents, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import lezero as lz
+import lezero.nn.functional as F
+from lezero import models, nn
+from lezero.export import Dim, ExportError, VerificationError, to_onnx
+
+onnx = pytest.importorskip("onnx", reason="writing ONNX needs the onnx package")
+runtime = pytest.importorskip("onnxruntime", reason="exports are compared with ONNX Runtime")
+
+
+def note(path):
+    model = onnx.load(str(path), load_external_data=False)
+    return {e.key: e.value for e in model.metadata_props}
+
+
+def bert(make):
+    config = models.BertConfig(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=40,
+    )
+    return make(config)
+
+
+SMALL = {
+    "resnet18": (lambda: models.resnet18(num_classes=7), (2, 3, 33, 40)),
+    "resnet50": (lambda: models.resnet50(num_classes=7), (2, 3, 32, 32)),
+    "mobilenet_v2": (lambda: models.mobilenet_v2(num_classes=7), (2, 3, 32, 32)),
+    "unet": (models.unet, (2, 3, 32, 32)),
+    "lenet5": (models.lenet5, (2, 1, 28, 28)),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_networks_of_images(name, tmp_path):
+    lz.manual_seed(0)
+    make, shape = SMALL[name]
+    net, x = make().eval(), lz.randn(*shape)
+    path = tmp_path / "model.onnx"
+    to_onnx(net, x, path, dynamic_shapes={"x": {0: "batch"}})
+    cases = json.loads(note(path)["lezero.verified"])["cases"]
+    assert len({c["sizes"]["batch"] for c in cases}) == 3
+    again = lz.onnx.load(path).eval()
+    assert sum(p.numel() for p in again.parameters()) == sum(p.numel() for p in net.parameters())
+    for n in (2, 5):
+        x = lz.randn(n, *shape[1:])
+        with lz.no_grad():
+            np.testing.assert_allclose(again(x).numpy(), net(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_of_words_with_two_free_extents(tmp_path):
+    lz.manual_seed(0)
+    net = bert(models.BertForMaskedLM).eval()
+    ids = lz.randint(0, 50, (2, 9))
+    path = tmp_path / "bert.onnx"
+    dims = {"input_ids": {0: Dim("batch", max=16), 1: Dim("words", min=2, max=40)}}
+    to_onnx(net, ids, path, dynamic_shapes=dims, opset=20)
+    cases = json.loads(note(path)["lezero.verified"])["cases"]
+    assert {c["sizes"]["words"] for c in cases} > {9} and all(2 <= c["sizes"]["words"] <= 40 for c in cases)
+    assert note(path)["lezero.dim.words"] == "2..40"
+    session = runtime.InferenceSession(str(path))
+    assert session.get_inputs()[0].shape == ["batch", "words"]
+    again = lz.onnx.load(path)
+    ids = lz.randint(0, 50, (3, 17))
+    with lz.no_grad():
+        want = net(ids)
+        want = want if isinstance(want, lz.Tensor) else want.logits
+        np.testing.assert_allclose(again(ids).numpy(), want.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_functions_several_outputs_and_names(tmp_path):
+    def f(a, b):
+        y = F.softmax(a @ b.transpose(0, 1), -1)
+        return y.sum(0), (y > 0.1).any(1), lz.cat([a, b[:1].expand(a.shape[0], b.shape[1])], 1).flip(0)
+
+    path = tmp_path / "f.onnx"
+    to_onnx(f, (lz.randn(3, 4), lz.randn(5, 4)), path, input_names=["left", "right"], output_names=["s", "t", "u"],
+            dynamic_shapes={"left": {0: "n"}, "right": {0: "m"}}, opset=17)  # fmt: skip
+    session = runtime.InferenceSession(str(path))
+    assert [o.name for o in session.get_outputs()] == ["s", "t", "u"]
+    a, b = np.random.default_rng(0).normal(size=(2, 7, 4)).astype("f4")
+    for got, want in zip(
+        session.run(None, {"left": a, "right": b[:6]}), f(lz.tensor(a), lz.tensor(b[:6])), strict=True
+    ):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5)
+
+
+def test_extents_that_are_computed(tmp_path):
+    def f(x):
+        n, c, h, w = x.shape
+        pooled = x.reshape(n, c, h // 2, 2, w // 2, 2).mean((3, 5))
+        return pooled.reshape(n, -1) * (h * w + n), lz.arange(h).float() + x.sum()
+
+    path = tmp_path / "f.onnx"
+    shapes = {"x": {0: "n", 2: Dim("h", min=2, max=2), 3: "w"}}
+    with pytest.raises((ExportError, VerificationError, ValueError)):
+        to_onnx(f, lz.randn(2, 3, 4, 6), path, dynamic_shapes=shapes)  # odd widths do not divide
+    assert not path.exists() and not list(tmp_path.iterdir())
+    to_onnx(f, lz.randn(2, 3, 4, 6), path, dynamic_shapes={"x": {0: "n"}})
+    assert path.exists()
+
+
+def test_data_in_a_file_of_its_own(tmp_path):
+    net = nn.Linear(30, 40)
+    path = tmp_path / "sub" / "m.onnx"
+    to_onnx(net, lz.randn(2, 30), path, external_data=True)
+    assert (tmp_path / "sub" / "m.onnx.data").stat().st_size >= 4 * 30 * 40
+    assert sorted(p.name for p in path.parent.iterdir()) == ["m.onnx", "m.onnx.data"]
+    x = lz.randn(2, 30)
+    np.testing.assert_allclose(lz.onnx.load(path)(x).detach().numpy(), net(x).detach().numpy(), rtol=1e-5)
+
+
+def test_what_cannot_be_exported_is_named_with_the_user_s_line(tmp_path):
+    def f(x):
+        return lz.cummax(x, 0)[0]
+
+    with pytest.raises(ExportError, match=r"cummax.*test_export\.py"):
+        to_onnx(f, lz.randn(3, 2), tmp_path / "f.onnx")
+    net = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)).train()
+    with pytest.raises(ExportError, match=r"eval\(\)"):
+        to_onnx(net, lz.randn(3, 3), tmp_path / "f.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_was_there_stays_when_an_export_fails(tmp_path):
+    path = tmp_path / "m.onnx"
+    to_onnx(nn.Linear(3, 2), lz.randn(2, 3), path)
+    before = path.read_bytes()
+    with pytest.raises(ExportError):
+        to_onnx(lambda x: lz.cummax(x, 0)[0], lz.randn(3, 2), path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"dynamic_shapes": {"y": {0: "n"}}}, "no input 'y'"),
+    ({"dynamic_shapes": {"x": {5: "n"}}}, "none of number 5"),
+    ({"opset": 9}, "opset is 13"),
+    ({"input_names": ["a", "b"]}, "as many different names"),
+    ({"output_names": ["x"]}, "as many different names"),
+])  # fmt: skip
+def test_arguments_that_make_no_sense(options, message, tmp_path):
+    with pytest.raises(ExportError, match=message):
+        to_onnx(nn.Sequential(nn.Linear(3, 2)), lz.randn(2, 3), tmp_path / "m.onnx", **options)
+    with pytest.raises(ValueError, match="no extent"):
+        Dim("n", min=4, max=2)
+
+
+def test_another_result_is_found(tmp_path, monkeypatch):
+    from lezero.export import operators
+
+    monkeypatch.setitem(operators.EMITTERS, "relu", lambda w, node, names: w.add("Abs", names))
+    with pytest.raises(VerificationError, match="differs"):
+        to_onnx(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), lz.randn(4, 3), tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())
