@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-_VOLUMES = (
-    "layers of volumes are not there yet; those of sequences (1d) and images (2d) are, and lz.nn.functional has conv3d, "
-    "conv_transpose3d, max_pool3d and avg_pool3d"
-)
+_VOLUMES = "these windows over volumes are not there yet; nn.MaxPool3d, nn.AvgPool3d and nn.LPPool3d are"
 _PARALLEL = "training on several devices is not there yet; all cores compute anyway (lz.set_num_threads)"
 _QUANTIZED = "quantised layers are not there yet"
-_TRANSPOSED = (
-    "only nn.ConvTranspose2d is there: give it x.unsqueeze(2), a kernel of (1, size) and a stride of (1, step)"
-)
 
 LAYERS = {
     **dict.fromkeys(
-        """AdaptiveAvgPool3d AdaptiveMaxPool3d AvgPool3d Conv3d ConvTranspose3d FractionalMaxPool3d LPPool3d LazyConv3d
-        LazyConvTranspose3d MaxPool3d""".split(),
+        """AdaptiveAvgPool3d AdaptiveMaxPool3d FractionalMaxPool3d""".split(),
         _VOLUMES,
     ),
     **dict.fromkeys("DataParallel parallel".split(), _PARALLEL),
     **dict.fromkeys("intrinsic qat quantizable quantized".split(), _QUANTIZED),
     **dict.fromkeys("FractionalMaxPool2d".split(), "windows of pooling are all of one size, in nn.MaxPool2d"),
-    **dict.fromkeys("ConvTranspose1d LazyConvTranspose1d".split(), _TRANSPOSED),
     "CrossMapLRN2d": "nn.LocalResponseNorm normalises across channels; PyTorch's two differ near the first and last channel",
 }
 FUNCTIONS = {
     **dict.fromkeys(
-        """adaptive_avg_pool3d adaptive_max_pool3d adaptive_max_pool3d_with_indices fractional_max_pool3d lp_pool3d""".split(),
+        """adaptive_avg_pool3d adaptive_max_pool3d adaptive_max_pool3d_with_indices fractional_max_pool3d""".split(),
         _VOLUMES,
     ),
     **{

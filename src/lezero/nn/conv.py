@@ -135,23 +135,18 @@ class Conv2d(_Conv):
     _convolve = staticmethod(F.conv2d)
 
 
-class ConvTranspose2d(Module):
-    """Transposed convolution over (batch, in_channels, height, width): the gradient of a convolution, as a layer.
+class Conv3d(_Conv):
+    """Convolution over (batch, in_channels, depth, height, width); parameters and attributes as for :class:`Conv2d`, of three
+    dimensions."""
 
-    Parameters
-    ----------
-    in_channels, out_channels : int
-    kernel_size, stride, padding, output_padding, dilation : int or (int, int)
-        The output has ``(extent - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1`` rows or columns.
-    groups : int
-    bias : bool
+    dims = 3
+    _convolve = staticmethod(F.conv3d)
 
-    Attributes
-    ----------
-    weight : (in_channels, out_channels / groups, *kernel_size)
-    bias : (out_channels,) or None
-    """
 
+class _ConvTranspose(Module):
+    """What transposed convolutions of one to three dimensions share."""
+
+    dims: int
     weight: Parameter
     bias: Parameter | None
 
@@ -170,17 +165,17 @@ class ConvTranspose2d(Module):
         dtype: Any = None,
     ):
         super().__init__()
-        name = "ConvTranspose2d"
+        name = type(self).__name__
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ValueError(
                 f"{name}: {in_channels} and {out_channels} channels are multiples of groups, got groups={groups}"
             )
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
-        self.kernel_size = positive(name, "kernel_size", kernel_size, 2)
-        self.stride = positive(name, "stride", stride, 2)
-        self.padding = per_dimension(name, "padding", padding, 2)
-        self.output_padding = per_dimension(name, "output_padding", output_padding, 2)
-        self.dilation = positive(name, "dilation", dilation, 2)
+        self.kernel_size = positive(name, "kernel_size", kernel_size, self.dims)
+        self.stride = positive(name, "stride", stride, self.dims)
+        self.padding = per_dimension(name, "padding", padding, self.dims)
+        self.output_padding = per_dimension(name, "output_padding", output_padding, self.dims)
+        self.dilation = positive(name, "dilation", dilation, self.dims)
         self.weight = new_parameter(in_channels, out_channels // groups, *self.kernel_size, device=device, dtype=dtype)
         self.register_parameter("bias", new_parameter(out_channels, device=device, dtype=dtype) if bias else None)
         self.reset_parameters()
@@ -189,9 +184,49 @@ class ConvTranspose2d(Module):
         init.layer_(self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv_transpose2d(
+        return self._convolve(
             x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
         )
 
+    @staticmethod
+    def _convolve(*args: Any) -> Tensor:
+        raise NotImplementedError
+
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """Transposed convolution over (batch, in_channels, length); parameters and attributes as for :class:`ConvTranspose2d`."""
+
+    dims = 1
+    _convolve = staticmethod(F.conv_transpose1d)
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """Transposed convolution over (batch, in_channels, height, width): the gradient of a convolution, as a layer.
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+    kernel_size, stride, padding, output_padding, dilation : int or (int, int)
+        The output has ``(extent - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1`` rows or columns.
+    groups : int
+    bias : bool
+
+    Attributes
+    ----------
+    weight : (in_channels, out_channels / groups, *kernel_size)
+    bias : (out_channels,) or None
+    """
+
+    dims = 2
+    _convolve = staticmethod(F.conv_transpose2d)
+
+
+class ConvTranspose3d(_ConvTranspose):
+    """Transposed convolution over (batch, in_channels, depth, height, width); parameters and attributes as for
+    :class:`ConvTranspose2d`, of three dimensions."""
+
+    dims = 3
+    _convolve = staticmethod(F.conv_transpose3d)

@@ -7,7 +7,7 @@ from typing import Any
 
 from lezero.graph.dtype import int64
 from lezero.misspelt import unexpected
-from lezero.nn.conv import Conv1d, Conv2d, ConvTranspose2d
+from lezero.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from lezero.nn.linear import Linear
 from lezero.nn.module import Module
 from lezero.nn.normalization import (
@@ -150,13 +150,33 @@ class LazyConv2d(_LazyConv):
     becomes, dims = Conv2d, 2
 
 
-class LazyConvTranspose2d(_LazyConv):
+class LazyConv3d(_LazyConv):
+    """:class:`Conv3d` without `in_channels`: they are the first input's."""
+
+    becomes, dims = Conv3d, 3
+
+
+class _LazyConvTranspose(_LazyConv):
+    def _inputs_of(self, weight: tuple[int, ...]) -> int:
+        return weight[0]
+
+
+class LazyConvTranspose1d(_LazyConvTranspose):
+    """:class:`ConvTranspose1d` without `in_channels`: they are the first input's."""
+
+    becomes, dims = ConvTranspose1d, 1
+
+
+class LazyConvTranspose2d(_LazyConvTranspose):
     """:class:`ConvTranspose2d` without `in_channels`: they are the first input's."""
 
     becomes, dims = ConvTranspose2d, 2
 
-    def _inputs_of(self, weight: tuple[int, ...]) -> int:
-        return weight[0]
+
+class LazyConvTranspose3d(_LazyConvTranspose):
+    """:class:`ConvTranspose3d` without `in_channels`: they are the first input's."""
+
+    becomes, dims = ConvTranspose3d, 3
 
 
 class _LazyNorm(_Lazy):

@@ -87,6 +87,17 @@ class MaxPool2d(_MaxPool):
         )
 
 
+class MaxPool3d(_MaxPool):
+    __doc__ = _MaxPool.__doc__
+    dims = 3
+
+    def forward(self, x: Tensor) -> Any:
+        """(batch, channels, depth, height, width) -> (batch, channels, levels, rows, columns)"""
+        return F.max_pool3d(
+            x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
+        )
+
+
 class AvgPool1d(_Pool):
     """The mean of each window of (batch, channels, length); parameters as for :class:`AvgPool2d`."""
 
@@ -112,18 +123,8 @@ class AvgPool1d(_Pool):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class AvgPool2d(_Pool):
-    """The mean of each window of (batch, channels, height, width).
-
-    Parameters
-    ----------
-    kernel_size, stride, padding : int or (int, int); the stride is the kernel's size unless given
-    ceil_mode : keep a last window that reaches over the end
-    count_include_pad : whether padding counts in what a sum is divided by
-    divisor_override : divide by this instead
-    """
-
-    dims = 2
+class _AvgPool(_Pool):
+    """What means over windows of images and of volumes share."""
 
     def __init__(
         self,
@@ -139,11 +140,11 @@ class AvgPool2d(_Pool):
         self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
         self.padding, self.ceil_mode = padding, ceil_mode
         if divisor_override == 0:
-            raise ValueError("AvgPool2d: divisor_override must not be 0")
+            raise ValueError(f"{type(self).__name__}: divisor_override must not be 0")
         self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.avg_pool2d(
+        return self._average(
             x,
             self.kernel_size,
             self.stride,
@@ -153,8 +154,34 @@ class AvgPool2d(_Pool):
             self.divisor_override,
         )
 
+    @staticmethod
+    def _average(*args: Any) -> Tensor:
+        raise NotImplementedError
+
     def extra_repr(self) -> str:
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class AvgPool2d(_AvgPool):
+    """The mean of each window of (batch, channels, height, width).
+
+    Parameters
+    ----------
+    kernel_size, stride, padding : int or (int, int); the stride is the kernel's size unless given
+    ceil_mode : keep a last window that reaches over the end
+    count_include_pad : whether padding counts in what a sum is divided by
+    divisor_override : divide by this instead
+    """
+
+    dims = 2
+    _average = staticmethod(F.avg_pool2d)
+
+
+class AvgPool3d(_AvgPool):
+    """The mean of each window of (batch, channels, depth, height, width); parameters as for :class:`AvgPool2d`."""
+
+    dims = 3
+    _average = staticmethod(F.avg_pool3d)
 
 
 class _Adaptive(Module):

@@ -44,6 +44,12 @@ class LPPool2d(_LPPool):
     function = staticmethod(F.lp_pool2d)
 
 
+class LPPool3d(_LPPool):
+    """``(sum of x ** norm_type) ** (1 / norm_type)`` of each window of (batch, channels, depth, height, width)."""
+
+    function = staticmethod(F.lp_pool3d)
+
+
 class _MaxUnpool(Module):
     function: Any
 

@@ -86,7 +86,7 @@ from lezero.nn.functional.pooling import (
     max_pool1d,
     max_pool2d,
 )
-from lezero.nn.functional.powers import lp_pool1d, lp_pool2d, max_unpool1d, max_unpool2d, max_unpool3d
+from lezero.nn.functional.powers import lp_pool1d, lp_pool2d, lp_pool3d, max_unpool1d, max_unpool2d, max_unpool3d
 from lezero.nn.functional.rectified import celu_, elu_, hardtanh_, leaky_relu_, relu_, rrelu, rrelu_, selu_, threshold_
 from lezero.nn.functional.renamed import (
     conv_tbc,
@@ -168,6 +168,7 @@ __all__ = [
     "logsigmoid",
     "lp_pool1d",
     "lp_pool2d",
+    "lp_pool3d",
     "margin_ranking_loss",
     "max_pool1d",
     "max_pool1d_with_indices",

@@ -9,6 +9,7 @@ from typing import Any
 from lezero.nn.functional.activation import relu
 from lezero.nn.functional.geometry import per_dimension
 from lezero.nn.functional.pooling import avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
+from lezero.nn.functional.volumes import avg_pool3d, max_pool3d
 from lezero.tensor import Tensor, zeros
 
 IntOrTuple = int | tuple[int, ...]
@@ -28,8 +29,15 @@ def lp_pool2d(
     return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
 
 
+def lp_pool3d(
+    input: Tensor, norm_type: float, kernel_size: IntOrTuple, stride: IntOrTuple | None = None, ceil_mode: bool = False
+) -> Tensor:
+    """The same of each window over (batch, channels, depth, height, width)."""
+    return _lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)
+
+
 def _lp_pool(n: int, x: Tensor, p: float, kernel: Any, stride: Any, ceil_mode: bool) -> Tensor:
-    mean, largest = ((avg_pool1d, max_pool1d), (avg_pool2d, max_pool2d))[n - 1]
+    mean, largest = ((avg_pool1d, max_pool1d), (avg_pool2d, max_pool2d), (avg_pool3d, max_pool3d))[n - 1]
     if p == inf:
         return largest(x.abs(), kernel, stride, ceil_mode=ceil_mode)
     if p == -inf:
