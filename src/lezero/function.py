@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from lezero.graph.dim import rehint
 from lezero.graph.dtype import float32
 from lezero.ops.base import REGISTRY, Composite, Op, op
 from lezero.runtime.recorder import STATE, record
@@ -193,8 +194,10 @@ class _Call:
         ctx.needs_input_grad, ctx.materialize_grads = self.needs, self.materialize
         grads = [bag.grads.get(k) for k in range(len(self.results))]
         if self.materialize:
+            bindings = STATE.recording.bindings  # the shapes are of the recording that called this first
             grads = [
-                zeros(*r[0], dtype=r[1]) if g is None and r is not None else g for g, r in zip(grads, self.results)
+                zeros(*rehint(r[0], bindings), dtype=r[1]) if g is None and r is not None else g
+                for g, r in zip(grads, self.results)
             ]
         name = self.function.__name__
         # numbers in the rule are the user's own, run-time inputs as everywhere else
