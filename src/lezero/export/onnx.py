@@ -234,7 +234,6 @@ class _Export:
         if rule is None:
             raise ExportError(_unsupported(node, "it has no counterpart in ONNX"))
         result = rule(*map(Expr, node.inputs), **node.named_attrs()).node
-        order: list[Node] = []
         stack = [result]
         while stack:
             n = stack[-1]
@@ -244,7 +243,6 @@ class _Export:
                 if n not in self.known:
                     n.site = n.site or node.site
                     self.known[n] = self._value(n)
-                    order.append(n)
             stack += missing
         return self.writer.cast(self.known[result], result.dtype, node.dtype)
 

@@ -215,11 +215,6 @@ for _name in (
     OPERATIONS[_name] = _created(getattr(lz, _name))
 
 
-@aten("new_zeros", "new_ones", "new_full", "new_empty")
-def _new(*args: Any, **kwargs: Any) -> Tensor:
-    raise NotImplementedError("new_* is taken apart")
-
-
 @aten("new_zeros")
 def _new_zeros(x: Tensor, size: Any, dtype: Any = None, **_: Any) -> Tensor:
     return lz.zeros(tuple(size), dtype=as_dtype(dtype) or x.dtype)

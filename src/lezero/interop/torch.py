@@ -11,6 +11,7 @@ import numpy as np
 
 from lezero import nn
 from lezero.interop.aten import find
+from lezero.nn.nested import parent_of
 from lezero.tensor import Tensor, tensor
 
 
@@ -213,14 +214,7 @@ class TorchModule(nn.Module):
         self._programs = programs
         self._places: dict[str, tuple[nn.Module, str]] = {}
         for name, (array, trained, wanted) in values.items():
-            *path, last = name.split(".")
-            at: nn.Module = self
-            for part in path:
-                child = getattr(at, part, None)
-                if not isinstance(child, nn.Module):
-                    child = nn.Module()
-                    setattr(at, part, child)
-                at = child
+            at, last = parent_of(self, name)
             value = tensor(array)
             setattr(at, last, nn.Parameter(value, requires_grad=wanted) if trained else nn.Buffer(value))
             self._places[name] = at, last

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lezero import nn
+from lezero.nn.nested import parent_of
 from lezero.onnx.interpreter import Interpreter, check_operands
 from lezero.onnx.program import Body, Program, _bodies, read
 from lezero.onnx.registry import find, has_tensor_type, on_device
@@ -80,14 +81,7 @@ class OnnxModule(nn.Module):
                     self._keep(body, name, array, trained)
 
     def _keep(self, body: Body, name: str, array: np.ndarray, trained: bool) -> None:
-        *path, last = name.split(".")
-        at: nn.Module = self
-        for part in path:
-            child = getattr(at, part, None)
-            if not isinstance(child, nn.Module):
-                child = nn.Module()
-                setattr(at, part, child)
-            at = child
+        at, last = parent_of(self, name)
         while hasattr(at, last):
             last += "_"
         value = tensor(array)

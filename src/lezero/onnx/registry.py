@@ -108,11 +108,7 @@ def has_tensor_type(dtype: np.dtype) -> bool:
 def integers(value: Any) -> list[int]:
     """A one-dimensional operand of integers, such as axes or a shape."""
     array = on_host(value)
-    return (
-        [int(v) if type(v) is not int and not isinstance(v, int) else v for v in np.atleast_1d(array).tolist()]
-        if array.dtype != object
-        else list(array.flat)
-    )
+    return list(array.flat) if array.dtype == object else [int(v) for v in np.atleast_1d(array).tolist()]
 
 
 def host_shape(extents: Sequence[int]) -> np.ndarray:
