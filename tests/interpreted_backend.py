@@ -24,7 +24,8 @@ from lezero.ops.expr import reference
 from lezero.passes.pipeline import restructure
 from lezero.schedule import groups
 from lezero.schedule.layout import Order, row_major
-from lezero.schedule.lower import Lowered, lower, number
+from lezero.schedule.lower import lower
+from lezero.schedule.lowered import Lowered, number
 from lezero.schedule.schedule import Step, arrange, order_steps
 
 THREADS = 3

@@ -14,7 +14,7 @@ from lezero.hal import registry
 from lezero.loops import ir
 from lezero.runtime import run
 from lezero.schedule.guards import guarded
-from lezero.schedule.lower import start
+from lezero.schedule.nests import start
 
 torch = pytest.importorskip("torch")
 native = pytest.mark.skipif(registry.get_backend() != "cpu", reason="about generated code")

@@ -199,7 +199,7 @@ def test_an_optimizer_step_is_one_kernel_for_all_parameters(make):
 def test_vectors_run_along_memory_in_a_convolutional_network():
     """A reduction over the pixels of a channels-last value must not stride through memory with its vectors."""
     from lezero import nn
-    from lezero.schedule.groups import loop_order
+    from lezero.schedule.group import loop_order
 
     lz.manual_seed(0)
     net = nn.Sequential(

@@ -18,7 +18,7 @@ from lezero.loops.verify import verify
 from lezero.ops.base import LEAF, REGISTRY
 from lezero.ops.indexing import Scatter
 from lezero.ops.scan import Scan
-from lezero.schedule.lower import number
+from lezero.schedule.lowered import number
 from lezero.schedule.opaque import lower_opaque, scan, sort
 
 pytestmark = pytest.mark.parametrize("level", sorted({"generic", "avx2", LEVELS[-1]} & set(LEVELS)))

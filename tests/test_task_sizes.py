@@ -18,7 +18,7 @@ from lezero.ops.expr import leaf
 from lezero.passes.pipeline import restructure
 from lezero.schedule.contractions import Contracted
 from lezero.schedule.layout import row_major
-from lezero.schedule.lower import number
+from lezero.schedule.lowered import number
 from lezero.schedule.schedule import build
 
 THREADS = [1, 2, 16]

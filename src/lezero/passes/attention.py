@@ -1,4 +1,4 @@
-"""Attention that has a tiled kernel is computed by it, and so are its gradients (``codegen/contraction/attention.py``)."""
+"""Attention that has a tiled kernel is computed by it, and so are its gradients (``codegen/contraction/attention/``)."""
 
 from __future__ import annotations
 

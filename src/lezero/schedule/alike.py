@@ -11,7 +11,8 @@ from typing import Any
 
 from lezero.graph.dim import exact
 from lezero.graph.node import Node
-from lezero.schedule.groups import Group, Grouping
+from lezero.schedule.group import Group
+from lezero.schedule.groups import Grouping
 
 
 class Forms:

@@ -1,4 +1,4 @@
-"""Attention's kernels: from a node to their plan (``codegen/contraction/attention.py``)."""
+"""Attention's kernels: from a node to their plan (``codegen/contraction/attention/``)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from lezero.loops.ir import call, var
 from lezero.ops.random import random_words
 from lezero.ops.rules import wide_dtype
 from lezero.schedule.contractions import Contracted
-from lezero.schedule.groups import Group, Grouping
-from lezero.schedule.lower import number
+from lezero.schedule.group import Group
+from lezero.schedule.groups import Grouping
+from lezero.schedule.lowered import number
 from lezero.schedule.strided import strided
 
 OPERANDS = {

@@ -9,7 +9,7 @@ from math import prod
 
 from lezero.graph.node import Node
 from lezero.passes.pipeline import switched_off
-from lezero.schedule.lower import number
+from lezero.schedule.lowered import number
 from lezero.schedule.recompute import MAX_CHAIN, MOST_OPERATIONS, Effort
 from lezero.schedule.schedule import Instance, Schedule
 

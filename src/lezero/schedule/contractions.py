@@ -25,12 +25,14 @@ from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.ops.creation import compute_code
 from lezero.passes.pipeline import switched_off
-from lezero.schedule.groups import Group, Grouping
+from lezero.schedule.group import Group
+from lezero.schedule.groups import Grouping
 from lezero.schedule.index import Ix, Var
 from lezero.schedule.layout import from_planes, linear, now, planar, row_major
-from lezero.schedule.lower import Lowering, number
+from lezero.schedule.lowered import number
 from lezero.schedule.prepare import Matrices, matrix
 from lezero.schedule.statistics import squares_of
+from lezero.schedule.values import Values
 
 
 class Contracted:
@@ -160,7 +162,7 @@ def _factor(x: Node, grouping: Grouping) -> Matrices:
     return replace(m, source=m.source.inputs[0]) if m.source in grouping.rounded else m
 
 
-class _Head(Lowering):
+class _Head(Values):
     """A product's first operand, computed while it is packed: an expression of "row" and "col" of the matrix in memory."""
 
     def __init__(self, group: Group, grouping: Grouping, owner: Contracted):
@@ -168,7 +170,7 @@ class _Head(Lowering):
         self.owner = owner
         self.names: list[tuple[str, str]] = []
 
-    def build(self) -> Prologue:  # type: ignore[override]
+    def build(self) -> Prologue:
         x = self.owner.root.inputs[0]
         position = tuple(Ix.of(Var(name, d)) for name, d in zip(("row", "col"), x.shape))
         value = ir.cast(self.value(x, position), x.dtype.code)
@@ -186,7 +188,7 @@ class _Head(Lowering):
         return self.buffers[what]
 
 
-class _Tail(Lowering):
+class _Tail(Values):
     """The element-wise work behind a contraction as an epilogue: expressions of "tile", "row", "col" and "batch"."""
 
     def __init__(self, group: Group, grouping: Grouping, stored: set[Node], owner: Contracted):
@@ -197,7 +199,7 @@ class _Tail(Lowering):
         self.read: list[tuple[Node, ir.Value, int]] = []  # what is loaded, where, and for which output
         self.done = 0
 
-    def build(self) -> Epilogue:  # type: ignore[override]
+    def build(self) -> Epilogue:
         outputs = []
         for i, n in enumerate(self.stored):
             value = self.rounding.narrow(self.value(n, self.group.index[n]), n.dtype.code)

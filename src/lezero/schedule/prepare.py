@@ -16,7 +16,6 @@ from lezero.ops.base import REGISTRY
 from lezero.ops.expr import Expr
 from lezero.ops.indexing import Scatter
 from lezero.passes.scatters import filling
-from lezero.schedule.groups import pieces
 from lezero.schedule.index import Ix, Var
 from lezero.schedule.layout import (
     CHANNELS_LAST,
@@ -28,6 +27,7 @@ from lezero.schedule.layout import (
     row_major,
     same_memory,
 )
+from lezero.schedule.reads import pieces
 from lezero.schedule.strided import in_memory, strided
 
 ATTENTION = frozenset(("attention_blocks", "attention_blocks_grad"))

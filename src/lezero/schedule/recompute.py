@@ -20,7 +20,8 @@ from math import prod
 
 from lezero.graph.node import Graph, Node, with_inputs
 from lezero.ops.base import REGISTRY
-from lezero.schedule.groups import Group, Grouping
+from lezero.schedule.group import Group
+from lezero.schedule.groups import Grouping
 from lezero.schedule.layout import Order
 from lezero.schedule.order import in_order
 

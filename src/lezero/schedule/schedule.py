@@ -21,13 +21,16 @@ from lezero.passes.pipeline import switched_off
 from lezero.schedule.alike import Forms
 from lezero.schedule.attention import Attention
 from lezero.schedule.contractions import Contracted
-from lezero.schedule.groups import Group, Grouping, pieces
+from lezero.schedule.group import Group
+from lezero.schedule.groups import Grouping
 from lezero.schedule.index import Ix, Var
 from lezero.schedule.layout import Order, linear, row_major
-from lezero.schedule.lower import Lowered, lower, number
+from lezero.schedule.lower import lower
+from lezero.schedule.lowered import Lowered, number
 from lezero.schedule.memory import Interval, Space, joined, lend, pack, settle, side_by_side
 from lezero.schedule.order import in_order
 from lezero.schedule.prepare import ATTENTION, prepare
+from lezero.schedule.reads import pieces
 from lezero.schedule.recompute import Effort, Recomputed, recompute
 from lezero.schedule.recompute import nbytes as seen_bytes
 from lezero.schedule.work import flops, multiplies

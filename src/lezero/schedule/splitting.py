@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from lezero.graph.dim import same
-from lezero.schedule.groups import Group
+from lezero.schedule.group import Group
 from lezero.schedule.index import Ix, Var
 
 SHORTEST = 16

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from lezero.graph.dim import same
 from lezero.graph.node import Node
-from lezero.schedule.groups import pieces
 from lezero.schedule.index import Ix, Var
 from lezero.schedule.layout import Order, linear
+from lezero.schedule.reads import pieces
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from math import prod
 from lezero.codegen.launch import KernelSource, Launch
 from lezero.graph.node import Node
 from lezero.ops.scan import Scan
-from lezero.schedule.lower import number
+from lezero.schedule.lowered import number
 
 MOVES = frozenset(("cast", "identity", "where"))
 

@@ -10,7 +10,7 @@ from lezero.graph.node import Node
 from lezero.ops.indexing import Scatter
 from lezero.ops.scan import Scan
 from lezero.ops.sorting import argsort
-from lezero.schedule.lower import Lowered
+from lezero.schedule.lowered import Lowered
 from lezero.schedule.opaque.scan import lower_scan
 from lezero.schedule.opaque.scatter import lower_scatter
 from lezero.schedule.opaque.sort import lower_argsort

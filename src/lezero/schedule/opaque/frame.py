@@ -10,7 +10,7 @@ from lezero.loops import ir
 from lezero.ops.creation import compute_code
 from lezero.schedule.index import Params
 from lezero.schedule.layout import now
-from lezero.schedule.lower import Lowered
+from lezero.schedule.lowered import Lowered
 
 
 class Frame:

@@ -15,7 +15,7 @@ from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.loops.ir import call, const
 from lezero.ops.creation import compute_code
-from lezero.schedule.lower import Lowered, number
+from lezero.schedule.lowered import Lowered, number
 from lezero.schedule.opaque.frame import Frame, around, blocks, minus, plus, times
 
 SHARE = 64

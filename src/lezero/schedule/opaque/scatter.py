@@ -18,7 +18,7 @@ from lezero.ops.creation import compute_code
 from lezero.passes.scatters import filling
 from lezero.schedule.index import TRUE, Emit, Ix, Mask, Var
 from lezero.schedule.layout import Seen, linear, now, row_major
-from lezero.schedule.lower import Lowered
+from lezero.schedule.lowered import Lowered
 from lezero.schedule.opaque.frame import Frame, blocks, minus, plus, replaced, times
 
 SHARE = 16

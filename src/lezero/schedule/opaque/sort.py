@@ -14,7 +14,7 @@ from lezero.graph.dim import Dim, same
 from lezero.graph.node import Node
 from lezero.loops import ir
 from lezero.loops.ir import call, cast, const
-from lezero.schedule.lower import Lowered, number
+from lezero.schedule.lowered import Lowered, number
 from lezero.schedule.opaque.frame import Frame, around, minus, plus, replaced, times
 
 BLOCK = 32
