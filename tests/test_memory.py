@@ -185,7 +185,7 @@ def captured_named_f(limit):
 
 def test_statistics_count_tensors_the_arena_and_kernels():
     lz.realize()
-    registry.current()._arena.release()
+    lz.device.empty_cache()  # a kept block may be larger than what it is taken for
     before = lz.device.memory_stats()
     x = lz.tensor(np.ones((1024, 1024), "f4"))
     held = lz.device.memory_stats()
