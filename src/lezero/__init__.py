@@ -43,7 +43,7 @@ newaxis = None
 _LAZY = {
     name: name
     for name in (
-        "amp", "autograd", "backends", "cuda", "data", "debug", "device", "export", "fft", "io", "linalg", "models", "nn", "onnx",
+        "amp", "array_api", "autograd", "backends", "cuda", "data", "debug", "device", "export", "fft", "io", "linalg", "models", "nn", "onnx",
         "optim", "profiler", "runtime", "trainer",
     )
 } | {

@@ -40,7 +40,10 @@ class Values(Core):
         """The buffer, for somebody who goes by the values: a captured function would go by those of its first calls for ever."""
         if STATE.capture is not None:
             STATE.capture.looked()
-        return self._realized()
+        t: Any = self
+        while t._buffer is None and t._view is not None and t._view[0].name == "detach":
+            t = t._base  # has the same value, and there it may lie already
+        return t._buffer if t._buffer is not None else self._realized()
 
     def numpy(self) -> np.ndarray:
         """The values as a read-only array, without a copy.
@@ -61,33 +64,6 @@ class Values(Core):
     def tolist(self) -> Any:
         array = self._looked_at().array
         return array.astype(np.float32).tolist() if self.dtype in (dt.bfloat16, dt.float16) else array.tolist()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """As :meth:`numpy`, for ``np.asarray(tensor)``."""
-        array = self.numpy()
-        if dtype is not None and array.dtype != dtype:
-            return array.astype(dtype)
-        return array.copy() if copy else array
-
-    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        """The module with the functions of the array API standard (those it has; names and behaviour are PyTorch's)."""
-        import lezero
-
-        return lezero
-
-    def __dlpack__(
-        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
-    ) -> Any:
-        """Hand the values to another library, without a copy where it can promise not to write into them."""
-        if self.dtype is dt.bfloat16:
-            raise BufferError("DLPack through NumPy has no bfloat16; use .float() first")
-        array = self.numpy()
-        if copy or max_version is None or max_version < (1, 0):  # an older consumer cannot be told that it is read-only
-            return array.copy().__dlpack__()
-        return array.__dlpack__(max_version=max_version)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
 
     def __bool__(self) -> bool:
         if self.numel() != 1:
