@@ -209,3 +209,78 @@ def test_a_buffer_that_was_given_out_is_not_written_into():
         (w * w).sum().backward()
         opt.step()
     assert held.tolist() == A.tolist() and w.tolist() != A.tolist()
+
+
+# -- copies and pickles -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("dtype", ALL, ids=lambda d: d.name)
+def test_every_protocol_of_pickle(dtype, protocol):
+    for shape in SHAPES:
+        x = lz.tensor(values(dtype, shape))
+        y = pickle.loads(pickle.dumps(x, protocol))
+        assert y.dtype is dtype and y.shape == shape and not y.requires_grad
+        np.testing.assert_array_equal(y.numpy(), x.numpy())
+
+
+def test_pickles_out_of_band_do_not_copy_the_values():
+    x, buffers = lz.tensor(A), []
+    data = pickle.dumps(x, 5, buffer_callback=buffers.append)
+    assert np.shares_memory(np.asarray(buffers[0].raw()), x.numpy()) and len(data) < 400
+    y = pickle.loads(data, buffers=buffers)
+    y.add_(1)
+    lz.realize(y)
+    np.testing.assert_array_equal(x.numpy(), A)
+    np.testing.assert_array_equal(y.numpy(), A + 1)
+
+
+def given_away(x):
+    return copy.copy(x), copy.deepcopy(x), pickle.loads(pickle.dumps(x)), pickle.loads(pickle.dumps(x, 0))
+
+
+def test_copies_are_of_the_same_class_with_what_was_set_on_it():
+    for made in (
+        nn.Parameter(lz.tensor(A)),
+        nn.Buffer(lz.tensor(A), persistent=False),
+        lz.tensor(A, requires_grad=True),
+    ):
+        made.note = ["a"]
+        for other in given_away(made):
+            assert type(other) is type(made) and other.requires_grad == made.requires_grad and other.is_leaf
+            assert other.note == ["a"] and getattr(other, "persistent", None) == getattr(made, "persistent", None)
+            np.testing.assert_array_equal(other.numpy(), A)
+    assert copy.copy(made).note is made.note and copy.deepcopy(made).note is not made.note
+
+
+def test_what_is_shared_and_what_is_not():
+    p = nn.Parameter(lz.tensor(A))
+    p.sum().backward()
+    shared, deep, pickled, _ = given_away(p)
+    assert shared.grad is None and pickled.grad is None
+    assert deep.grad is not p.grad and deep.grad.tolist() == p.grad.tolist()
+    with lz.no_grad():
+        shared += 1
+    np.testing.assert_array_equal(p.numpy(), A + 1)
+    np.testing.assert_array_equal(deep.numpy(), A)
+
+
+def test_one_tensor_in_two_places_is_one_in_the_copy():
+    x = lz.tensor(A)
+    a, b = copy.deepcopy([x, x])
+    assert a is b and a is not x
+
+
+def test_a_view_becomes_a_tensor_by_itself():
+    x = lz.tensor(A)
+    for other in (copy.deepcopy(x[0]), pickle.loads(pickle.dumps(x.T[0]))):
+        other.zero_()
+        np.testing.assert_array_equal(x.numpy(), A)
+    near = copy.copy(x[0])
+    near.zero_()
+    assert x[0].tolist() == [0, 0, 0]
+
+
+def test_a_computed_tensor_is_no_leaf_to_be_copied_deeply():
+    with pytest.raises(RuntimeError, match="only leaves"):
+        copy.deepcopy(lz.tensor(A, requires_grad=True) * 2)

@@ -28,6 +28,7 @@ from lezero.graph.dtype import promote as promote_types
 from lezero.misspelt import unknown
 from lezero.runtime import realize
 from lezero.runtime.inputs import Generator
+from lezero.tensor.printing import get_printoptions, set_printoptions
 from lezero.tensor import (
     Tensor, arange, as_tensor, cat, concat, concatenate, einsum, empty, empty_like, enable_grad, eye, from_dlpack, from_numpy, full,
     full_like, inference_mode, is_grad_enabled, linspace, no_grad, ones, ones_like, rand, rand_like, randint, randint_like, randn,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -12,6 +14,7 @@ from lezero.runtime.recorder import STATE, import_handle
 from lezero.runtime.run import run_now, run_recording
 from lezero.tensor.core import Core
 from lezero.tensor.modes import no_grad
+from lezero.tensor.printing import described
 
 if TYPE_CHECKING:
     from lezero.tensor import Tensor
@@ -98,55 +101,61 @@ class Values(Core):
         return bool((self == value).any())
 
     def __repr__(self) -> str:
+        """The elements (see ``lezero.set_printoptions``), and what does not follow from them: dtype, shape of nothing, gradient."""
         array = self._realized().array
-        if self.dtype in (dt.bfloat16, dt.float16):
-            array = array.astype(np.float32)
-        prefix = "tensor("
-        text = np.array2string(array, separator=", ", prefix=prefix, precision=4, threshold=1000)
         words = []
-        if self.dtype not in (dt.default_dtype(), dt.int64, dt.bool_):
-            words.append(f"dtype={self.dtype!r}")
-        if array.size == 0:
+        if array.size == 0 and array.shape != (0,):
             words.append(f"shape={array.shape}")
-        if self.requires_grad:
+        if self.dtype not in (dt.default_dtype(), dt.default_dtype().to_complex(), dt.int64, dt.bool_):
+            words.append(f"dtype={self.dtype!r}")
+        if self.device != "cpu":
+            words.append(f"device='{self.device}'")
+        grad_fn = self.grad_fn
+        if grad_fn is not None:
+            words.append(f"grad_fn=<{grad_fn.operation}>")
+        elif self.requires_grad:
             words.append("requires_grad=True")
-        return prefix + ", ".join([text, *words]) + ")"
+        return described(array, words)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 and spec else repr(self)
 
+    def _own_attributes(self) -> dict[str, Any]:
+        """What a user or a subclass has set on it."""
+        return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}
+
     def __deepcopy__(self, memo: dict) -> Self:
+        """A leaf with values, gradient and attributes of its own; a view becomes a tensor by itself."""
         if not self.is_leaf:
             raise RuntimeError("deepcopy: only leaves can be copied; use .detach().clone()")
         with no_grad():
             made = type(self).__new__(type(self))
-            made.__dict__.update({k: v for k, v in self.__dict__.items() if not k.startswith("_")})
+            memo[id(self)] = made
+            made.__dict__.update(copy.deepcopy(self._own_attributes(), memo))
             made._buffer = Buffer(np.array(self._realized().array, copy=True, order="C"))
             made._dynamic = self._dynamic
             made._requires_grad = self._requires_grad
             if self._grad is not None:
-                import copy
-
                 made._grad = copy.deepcopy(self._grad, memo)
-        memo[id(self)] = made
         return made
 
-    def __copy__(self) -> Tensor:
-        return self.detach().requires_grad_(self._requires_grad)
+    def __copy__(self) -> Self:
+        """A leaf that shares the value and what is written to it, of the same class and with the same attributes."""
+        made: Any = self.detach()
+        made.__class__ = type(self)
+        made.__dict__.update(self._own_attributes())
+        return made.requires_grad_(self._requires_grad)
 
-    def __reduce__(self):
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        """Values, ``requires_grad`` and attributes, but no gradient; from protocol 5 on the values can go out of band."""
         array = np.asarray(self._realized().array, order="C")
-        return _unpickle, (
-            type(self),
-            array.tobytes(),
-            self.dtype.name,
-            array.shape,
-            self._requires_grad,
-            self._dynamic,
-        )
+        plain = array.view(np.uint16) if self.dtype is dt.bfloat16 else array
+        data = pickle.PickleBuffer(plain) if protocol >= 5 else array.tobytes()  # type: ignore[arg-type]
+        made = (type(self), data, self.dtype.name, array.shape, self._requires_grad, self._dynamic)
+        return _unpickle, made, self._own_attributes() or None
 
 
-def _unpickle(cls: type[Core], data: bytes, dtype: str, shape: tuple, requires_grad: bool, dynamic: tuple) -> Tensor:
+def _unpickle(cls: type[Core], data: Any, dtype: str, shape: tuple, requires_grad: bool, dynamic: tuple) -> Tensor:
     t: Any = cls.__new__(cls)
     t._buffer = Buffer(np.frombuffer(bytearray(data), dt.by_name(dtype).numpy).reshape(shape))
     t._requires_grad, t._dynamic = requires_grad, dynamic
