@@ -16,6 +16,7 @@ from importlib import import_module
 from math import e, inf, nan, pi
 from typing import TYPE_CHECKING, Any
 
+from lezero.arrivals import when_imported as _when_imported
 from lezero.functions import *  # noqa: F403
 from lezero.graph.dtype import (
     bfloat16, bool_, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, set_default_dtype, uint8,
@@ -101,6 +102,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_LAZY])
+
+
+_when_imported("einops._backends", lambda: import_module("lezero.einops"))
 
 
 def manual_seed(seed: int) -> Generator:
