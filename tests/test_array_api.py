@@ -503,7 +503,7 @@ def same_values(a, b, name):
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-@settings(max_examples=max(EXAMPLES, 3))
+@settings(max_examples=max(EXAMPLES, 5))
 @given(st.data())
 @np.errstate(all="ignore")
 @pytest.mark.filterwarnings("ignore")
@@ -556,14 +556,6 @@ def test_gradients_are_kept(name):
     assert lz.autograd.gradcheck(f, lz.tensor(FLOAT_LIST, dtype=lz.float64, requires_grad=True))
 
 
-@pytest.mark.parametrize(
-    "name", "sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh expm1 log1p log2 log10".split()
-)
-def test_functions_of_complex_numbers_keep_their_gradient(name):
-    z = lz.tensor([0.5 + 0.25j, -0.75 - 1.5j, 2 + 0.5j], requires_grad=True)
-    assert lz.autograd.gradcheck(getattr(xp, name), z)
-
-
 def test_the_revision_asked_for_is_one_there_is():
     x = lz.ones(2)
     assert x.__array_namespace__() is x.__array_namespace__(api_version="2022.12") is xp
@@ -574,7 +566,7 @@ def test_the_revision_asked_for_is_one_there_is():
 
 def test_information_about_the_namespace():
     info, other = xp.__array_namespace_info__(), strict.__array_namespace_info__()
-    assert info.capabilities() == {**other.capabilities(), "max dimensions": 64}
+    assert info.capabilities() == other.capabilities()
     assert info.devices() == (info.default_device(),) == (lz.ones(2).device,)
     for kind in (
         None,
@@ -672,6 +664,8 @@ def test_asarray_shares_memory_where_it_can():
     assert np.shares_memory(x.numpy(), array) and xp.asarray(x) is x
     assert not np.shares_memory(xp.asarray(array).numpy(), array)
     assert not np.shares_memory(xp.asarray(x, copy=True).numpy(), array)
+    assert xp.asarray(strict.asarray(array), copy=False).shape == (2, 3)
+    assert xp.asarray(strict.asarray(array), dtype=xp.int8).dtype is xp.int8
     assert xp.asarray(memoryview(array), copy=False).tolist() == array.tolist()
 
 

@@ -168,6 +168,8 @@ def test_what_cannot_be_taken():
         lz.from_dlpack(Elsewhere(A))
     with pytest.raises((BufferError, TypeError)):
         lz.from_dlpack(torch.zeros(2).to(torch.float8_e4m3fn))
+    with pytest.raises(BufferError, match="gradient"):
+        lz.from_dlpack(torch.zeros(2, requires_grad=True))
 
 
 # -- arrays and buffers -----------------------------------------------------------------------------------------------
@@ -284,3 +286,12 @@ def test_a_view_becomes_a_tensor_by_itself():
 def test_a_computed_tensor_is_no_leaf_to_be_copied_deeply():
     with pytest.raises(RuntimeError, match="only leaves"):
         copy.deepcopy(lz.tensor(A, requires_grad=True) * 2)
+
+
+def test_a_numpy_that_does_not_know_dlpack_1_0_gives_copies(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(sys.modules["lezero.tensor.exchange"], "SAYS_READ_ONLY", False)
+    x = lz.tensor(A)
+    theirs = torch.from_dlpack(x)
+    theirs.zero_()
+    np.testing.assert_array_equal(x.numpy(), A)

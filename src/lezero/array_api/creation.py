@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from lezero import rearranged
 from lezero.array_api.operands import need_device, need_tensor
 from lezero.graph import dtype as dt
@@ -32,7 +34,11 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
     need_device("asarray", device)
     dtype = None if dtype is None else dt.as_dtype(dtype)
     if not isinstance(obj, Tensor):
-        return exchange.aliased(obj, dtype) if copy is False else _t.tensor(obj, dtype=dtype)
+        if copy is False:
+            return exchange.aliased(obj, dtype)
+        if not hasattr(obj, "__dlpack__") or isinstance(obj, (np.ndarray, np.generic)):
+            return _t.tensor(obj, dtype=dtype)
+        obj, copy = exchange.from_dlpack(obj, copy=True), None
     if dtype is None or obj.dtype is dtype:
         return obj.clone() if copy else obj
     if copy is False:

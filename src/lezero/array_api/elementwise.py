@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from lezero import composed, special
-from lezero.array_api import complex_functions
 from lezero.array_api.operands import need_tensor, number, promoted
 from lezero.graph import dtype as dt
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes
 from lezero.runtime.recorder import record
 from lezero.tensor import Tensor
+from lezero.tensor.complex_functions import complex_number
 
 
 def _named(function: Callable, name: str, doc: str) -> Any:
@@ -23,12 +23,10 @@ def _named(function: Callable, name: str, doc: str) -> Any:
 
 
 def _unary(name: str, ours: str) -> Any:
-    op, of_complex = OPS[ours], complex_functions.OF_COMPLEX.get(name)
+    method = getattr(Tensor, ours)
 
     def function(x: Tensor, /) -> Tensor:
-        if of_complex is not None and need_tensor(name, x).is_complex():
-            return of_complex(x)
-        return record(op, (need_tensor(name, x),), op.defaults)
+        return method(need_tensor(name, x))
 
     return _named(function, name, f"Element-wise; see ``lezero.{ours}``.")
 
@@ -58,7 +56,7 @@ expm1, isfinite, isinf, isnan, log = (_unary(n, n) for n in ("expm1", "isfinite"
 log1p, log2, log10, logical_not = (_unary(n, n) for n in ("log1p", "log2", "log10", "logical_not"))
 reciprocal, sin, sinh, sqrt = (_unary(n, n) for n in ("reciprocal", "sin", "sinh", "sqrt"))
 square, tan, tanh = (_unary(n, n) for n in ("square", "tan", "tanh"))
-negative, bitwise_invert = _unary("negative", "neg"), _unary("bitwise_invert", "logical_or_bitwise_not")
+negative, bitwise_invert = _unary("negative", "neg"), _unary("bitwise_invert", "bitwise_not")
 ceil, floor, trunc = _whole("ceil"), _whole("floor"), _whole("trunc")
 
 add, subtract, multiply, divide = (
@@ -116,7 +114,7 @@ def round(x: Tensor, /) -> Tensor:
     """To the nearest integer, halves to the even one; the parts of complex numbers each."""
     if need_tensor("round", x).dtype.kind in "biu":
         return x.clone()
-    return complex_functions.complex_number(x.real().round(), x.imag().round()) if x.is_complex() else x.round()
+    return complex_number(x.real().round(), x.imag().round()) if x.is_complex() else x.round()
 
 
 def sign(x: Tensor, /) -> Tensor:

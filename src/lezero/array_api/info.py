@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from lezero.array_api.dtypes import kinds_of
 from lezero.array_api.operands import CPU, need_device
 from lezero.graph import dtype as dt
@@ -14,8 +16,9 @@ class __array_namespace_info__:
     """Answers about this library.  Besides the dtypes listed there are float16 and bfloat16, which the standard has not."""
 
     def capabilities(self) -> dict[str, bool | int]:
-        """Masks and shapes that depend on values work (values are read); tensors have at most 64 dimensions, as in NumPy."""
-        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
+        """Masks and shapes that depend on values work (values are read); tensors have as many dimensions as NumPy's arrays."""
+        most = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": most}
 
     def default_device(self) -> Device:
         return CPU

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CPU = (1, 0)
 """DLPack's name of the device."""
 _WRITABLE = 1  # PyBUF_WRITABLE
+SAYS_READ_ONLY = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+"""Whether NumPy knows DLPack 1.0."""
 
 
 class Exchange(Core):
@@ -83,7 +85,7 @@ class Exchange(Core):
         if stream is not None or (dl_device is not None and tuple(dl_device) != CPU):
             raise BufferError(f"DLPack: the elements are in the CPU's memory; got device {dl_device}, stream {stream}")
         array, kind = self.numpy(), self.dtype.kind
-        old = max_version is None or max_version[0] < 1
+        old = not SAYS_READ_ONLY or max_version is None or max_version[0] < 1
         if old and copy is False:
             raise BufferError(
                 "DLPack before version 1.0 cannot say that memory is read-only; copy=False needs max_version=(1, 0)"

@@ -1,4 +1,4 @@
-"""Elementary functions of complex numbers, made of those of real ones.
+"""Elementary functions of complex numbers, made of those of real ones; ``elementwise`` has them as methods.
 
 The inverse functions are those of Kahan (1987), "Branch cuts for complex elementary functions".  Results are as near as the
 real functions' for finite arguments; at infinities and NaN they are what the formulas give.
@@ -7,10 +7,13 @@ real functions' for finite arguments; at infinities and NaN they are what the fo
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from lezero.ops.base import REGISTRY as OPS
 from lezero.runtime.recorder import record
-from lezero.tensor import Tensor
+
+if TYPE_CHECKING:
+    from lezero.tensor import Tensor
 
 
 def complex_number(real: Tensor, imag: Tensor) -> Tensor:
@@ -25,6 +28,11 @@ def _turned(z: Tensor) -> Tensor:
 def _turned_back(z: Tensor) -> Tensor:
     """``-i * z``, exactly."""
     return complex_number(z.imag(), -z.real())
+
+
+def _plus(z: Tensor, number: float) -> Tensor:
+    """``z + number``; complex addition would make an imaginary part of -0.0 positive, which is on the other side of a cut."""
+    return complex_number(z.real() + number, z.imag())
 
 
 def sin(z: Tensor) -> Tensor:
@@ -65,6 +73,14 @@ def log1p(z: Tensor) -> Tensor:
     return complex_number((x * (2 + x) + y.square()).log1p() / 2, y.atan2(1 + x))
 
 
+def exp2(z: Tensor) -> Tensor:
+    return (z * math.log(2)).exp()
+
+
+def sigmoid(z: Tensor) -> Tensor:
+    return ((-z).exp() + 1).reciprocal()
+
+
 def log2(z: Tensor) -> Tensor:
     return z.log() / math.log(2)
 
@@ -74,12 +90,12 @@ def log10(z: Tensor) -> Tensor:
 
 
 def asin(z: Tensor) -> Tensor:
-    less, more = (1 - z).sqrt(), (1 + z).sqrt()
+    less, more = _plus(-z, 1).sqrt(), _plus(z, 1).sqrt()
     return complex_number(z.real().atan2((less * more).real()), (less.conj() * more).imag().asinh())
 
 
 def acos(z: Tensor) -> Tensor:
-    less, more = (1 - z).sqrt(), (1 + z).sqrt()
+    less, more = _plus(-z, 1).sqrt(), _plus(z, 1).sqrt()
     return complex_number(2 * less.real().atan2(more.real()), (more.conj() * less).imag().asinh())
 
 
@@ -88,7 +104,7 @@ def asinh(z: Tensor) -> Tensor:
 
 
 def acosh(z: Tensor) -> Tensor:
-    less, more = (z - 1).sqrt(), (z + 1).sqrt()
+    less, more = _plus(z, -1).sqrt(), _plus(z, 1).sqrt()
     return complex_number((less.conj() * more).real().asinh(), 2 * less.imag().atan2(more.real()))
 
 
@@ -104,6 +120,25 @@ def atan(z: Tensor) -> Tensor:
 
 OF_COMPLEX = {
     f.__name__: f
-    for f in (acos, acosh, asin, asinh, atan, atanh, cos, cosh, expm1, log10, log1p, log2, sin, sinh, tan, tanh)
+    for f in (
+        acos,
+        acosh,
+        asin,
+        asinh,
+        atan,
+        atanh,
+        cos,
+        cosh,
+        exp2,
+        expm1,
+        log10,
+        log1p,
+        log2,
+        sigmoid,
+        sin,
+        sinh,
+        tan,
+        tanh,
+    )
 }
-"""Those functions of the standard that operations compute for real numbers only."""
+"""By name, those whose operations compute with real numbers only."""
