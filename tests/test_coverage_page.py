@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+strict = pytest.importorskip("array_api_strict")
 
 ROOT = Path(__file__).resolve().parent.parent
 _spec = importlib.util.spec_from_file_location("coverage_page", ROOT / "tools" / "coverage_page.py")
@@ -17,9 +18,10 @@ NOT_YET: dict[str, int] = {}
 """What is there of sections whose promise is not reached yet, in per cent."""
 
 # The names of another version are other names.
+_ABOUT = (f"# What there is of PyTorch {coverage_page.version()}\n", f"\n## Array API {strict.__array_api_version__}\n")
 of_this_version = pytest.mark.skipif(
-    f"# What there is of PyTorch {coverage_page.version()}\n" not in PAGE,
-    reason=f"docs/coverage.md is about another version than the PyTorch {coverage_page.version()} installed",
+    not all(title in PAGE for title in _ABOUT),
+    reason=f"docs/coverage.md is about other versions than the PyTorch {coverage_page.version()} and array-api-strict installed",
 )
 
 

@@ -221,6 +221,17 @@ def test_extents_read_before_a_run_are_numbers_after_it():
     assert others[0].sum().item() == 132
 
 
+@pytest.mark.parametrize("later", [0, 1, 2], ids="{} extents later".format)
+def test_an_extent_read_before_a_run_is_a_number_among_operands_after_it(later):
+    n = (lz.tensor(np.arange(48).reshape(6, 8)) + 1).shape[0]
+    lz.tensor([1.0]).add_(1).numpy()
+    others = [lz.tensor(np.arange(k)) * 2 for k in (7, 9)[:later]]
+    x = lz.ones(2).realize()
+    x[1] += n
+    assert x.tolist() == [1, 7] and (lz.ones(2) * n).tolist() == [6, 6]
+    assert [int(y.shape[0]) for y in others] == [7, 9][:later]
+
+
 def test_a_decision_taken_on_an_extent_is_taken_again():
     def f(n):
         x = lz.tensor(np.arange(n, dtype=np.float64))

@@ -306,40 +306,6 @@ def test_numpy_sees_the_values_without_a_copy_and_cannot_write():
     np.testing.assert_array_equal(np.array(x, dtype=np.float64), A.astype(np.float64))
 
 
-def test_the_array_namespace():
-    xp = lz.ones(2).__array_namespace__()
-    assert xp is lz and xp.sum(xp.ones(3)).item() == 3
-
-
-def test_dlpack_to_and_from_others():
-    x = lz.tensor(A)
-    seen = np.from_dlpack(x)
-    np.testing.assert_array_equal(seen, A)
-    torch = pytest.importorskip("torch")
-    np.testing.assert_array_equal(torch.from_dlpack(x).numpy(), A)
-    theirs = torch.tensor(A)
-    mine = lz.from_dlpack(theirs)
-    theirs[0] = 0
-    np.testing.assert_array_equal(mine.numpy(), A)
-    with pytest.raises(TypeError, match="__dlpack__"):
-        lz.from_dlpack([1, 2])
-    with pytest.raises(BufferError, match="bfloat16"):
-        np.from_dlpack(x.bfloat16())
-
-
-def test_from_dlpack_without_a_copy_aliases_and_never_writes():
-    array = A.copy()
-    x = lz.from_dlpack(array, copy=False)
-    assert np.shares_memory(x.numpy(), array)
-    for _ in range(3):
-        x.add_(1)  # gives the handle a new value; the foreign memory stays
-        lz.realize(x)
-    np.testing.assert_array_equal(array, A)
-    np.testing.assert_allclose(x.numpy(), A + 3, rtol=1e-6)
-    with pytest.raises(BufferError, match="row-major"):
-        lz.from_dlpack(A.T, copy=False)
-
-
 def test_copies_and_pickles_are_independent():
     x = lz.tensor(A, requires_grad=True)
     for other in (copy.deepcopy(x), pickle.loads(pickle.dumps(x))):

@@ -1,8 +1,8 @@
-"""Write ``docs/coverage.md``: which public names of PyTorch are there, which are absent on purpose, and which are missing.
+"""Write ``docs/coverage.md``: which public names of PyTorch and of the array API standard are there, which are absent on purpose, and which are missing.
 
     python tools/coverage_page.py docs/coverage.md
 
-Needs PyTorch.  A name is present where the class, function or method can be looked up; what it does is tested elsewhere.
+Needs PyTorch and array-api-strict.  A name is present where the class, function or method can be looked up; what it does is tested elsewhere.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import array_api_strict as strict
 import torch
 
 import lezero as lz
@@ -115,6 +116,40 @@ SECTIONS = [
 ]
 
 
+def _standard(space: Any, *more: str) -> list[str]:
+    """Functions, constants and dtypes of a namespace of the array API standard."""
+    return [n for n in [*space.__all__, *more] if not n.endswith("_strict_flags") and n not in _OF_STRICT]
+
+
+_OF_STRICT = frozenset(
+    "ArrayAPIStrictFlags Device __version__ __slots__ __module__ __annotations__ __weakref__".split()
+)
+"""What array-api-strict has for itself."""
+_STANDARD = f"Array API {strict.__array_api_version__}"
+
+
+def standard_sections() -> list[Section]:
+    """The standard's namespaces, as array-api-strict has them, and what an array has."""
+    array = strict._array_object.Array
+    attributes = [n for n in dir(array) if n not in dir(object) and (not n.startswith("_") or n.startswith("__"))]
+    listed = [n for n in attributes if n not in _OF_STRICT]
+    return [
+        Section(_STANDARD, lambda: _standard(strict), lambda: lz.array_api, 100, {}),
+        Section(
+            f"{_STANDARD}: linalg",
+            lambda: _standard(strict.linalg, "eig", "eigvals"),
+            lambda: lz.array_api.linalg,
+            100,
+            {},
+        ),
+        Section(f"{_STANDARD}: fft", lambda: _standard(strict.fft), lambda: lz.array_api.fft, 100, {}),
+        Section(f"{_STANDARD}: methods and attributes", lambda: listed, lambda: lz.ones(2, 2), 100, {}),
+    ]
+
+
+SECTIONS += standard_sections()
+
+
 class Coverage(NamedTuple):
     """What became of the names of one section."""
 
@@ -175,7 +210,8 @@ def page() -> str:
     introduction = (
         f"# What there is of PyTorch {version()}\n\n"
         "Written by `tools/coverage_page.py`, which looks every public name up. Names, arguments and results are PyTorch's; "
-        "tests\ncompare them. `lezero.linalg` and `lezero.fft` have their own lists."
+        "tests\ncompare them. `lezero.linalg` and `lezero.fft` have their own lists. The last sections are about `lezero.array_api`, "
+        "and\nabout tensors as the Python array API standard wants arrays to be."
     )
     return "\n\n".join([introduction, *(_section(coverage(s)) for s in SECTIONS)]) + "\n"
 

@@ -16,6 +16,7 @@ from importlib import import_module
 from math import e, inf, nan, pi
 from typing import TYPE_CHECKING, Any
 
+from lezero.arrivals import when_imported as _when_imported
 from lezero.functions import *  # noqa: F403
 from lezero.graph.dtype import (
     bfloat16, bool_, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, set_default_dtype, uint8,
@@ -28,6 +29,7 @@ from lezero.graph.dtype import promote as promote_types
 from lezero.misspelt import unknown
 from lezero.runtime import realize
 from lezero.runtime.inputs import Generator
+from lezero.tensor.printing import get_printoptions, set_printoptions
 from lezero.tensor import (
     Tensor, arange, as_tensor, cat, concat, concatenate, einsum, empty, empty_like, enable_grad, eye, from_dlpack, from_numpy, full,
     full_like, inference_mode, is_grad_enabled, linspace, no_grad, ones, ones_like, rand, rand_like, randint, randint_like, randn,
@@ -43,7 +45,7 @@ newaxis = None
 _LAZY = {
     name: name
     for name in (
-        "amp", "autograd", "backends", "cuda", "data", "debug", "device", "export", "fft", "io", "linalg", "models", "nn", "onnx",
+        "amp", "array_api", "autograd", "backends", "cuda", "data", "debug", "device", "export", "fft", "io", "linalg", "models", "nn", "onnx",
         "optim", "profiler", "runtime", "trainer",
     )
 } | {
@@ -100,6 +102,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_LAZY])
+
+
+_when_imported("einops._backends", lambda: import_module("lezero.einops"))
 
 
 def manual_seed(seed: int) -> Generator:

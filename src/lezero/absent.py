@@ -107,7 +107,6 @@ NAMES = {
     "set_anomaly_enabled": "lz.debug.check_numerics() finds where a NaN comes from",
     "set_default_device": "give device= where tensors are made",
     "set_default_tensor_type": "lz.set_default_dtype(dtype) sets the dtype of tensors made of Python floats",
-    "set_printoptions": "numpy.set_printoptions and print(x.numpy()) show values in other forms",
     "testing": "numpy.testing.assert_allclose takes tensors",
     "to_dlpack": "what takes DLPack takes tensors as they are, as numpy.from_dlpack(x) does",
     "utils": "what loads data is in lezero.data, and what helps with modules in lezero.nn.utils",

@@ -276,8 +276,9 @@ def _cumulative(name: str, x: Tensor, dim: int) -> Pair:
 
 def diff(input: Tensor, n: int = 1, dim: int = -1) -> Tensor:
     """Differences of neighbours, n times."""
-    for _ in range(n):
-        extent = input.shape[normalize_axis("diff", dim, input.ndim)]
+    extent = input.shape[normalize_axis("diff", dim, input.ndim)]
+    for _ in range(builtins.min(n, int(extent))):
+        extent = input.shape[dim]
         input = input.narrow(dim, 1, extent - 1) - input.narrow(dim, 0, extent - 1)
     return input
 

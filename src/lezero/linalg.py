@@ -137,16 +137,17 @@ class _PseudoInverse(Function):
         return rows + columns - P.mH @ dy @ P.mH, None, None
 
 
-def pinv(A: Tensor, *, rtol: float | None = None, hermitian: bool = False) -> Tensor:
+def pinv(A: Tensor, *, rtol: float | Tensor | None = None, hermitian: bool = False) -> Tensor:
     """Moore and Penrose's pseudo-inverses, singular values up to `rtol` of the largest taken for 0.
 
     Parameters
     ----------
     A : (..., m, n)
-    rtol : float, the dtype's epsilon times the larger extent by default
+    rtol : float or (...), the dtype's epsilon times the larger extent by default
     """
     _matrix("pinv", A)
-    return _PseudoInverse.apply(A, _tolerance(A) if rtol is None else float(rtol), hermitian)
+    limit = _tolerance(A) if rtol is None else rtol.tolist() if isinstance(rtol, Tensor) else float(rtol)
+    return _PseudoInverse.apply(A, limit, hermitian)
 
 
 def _tolerance(A: Tensor) -> float:
@@ -404,6 +405,54 @@ def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     return eigh(A, UPLO).eigenvalues
 
 
+class Eig(NamedTuple):
+    """Eigenvalues in no order, and eigenvectors of length 1 as columns."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class _Eig(Function):
+    @staticmethod
+    def forward(ctx: Any, A: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.real = not A.is_complex()
+        w, v = (tensor(x.astype(A.dtype.to_complex().numpy)) for x in np.linalg.eig(A.numpy()))
+        results = w, v
+        ctx.save_for_backward(*results)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, dw: Tensor | None, dv: Tensor | None) -> Tensor | None:
+        w, V = ctx.saved_tensors
+        inner = None if dw is None else diag_embed(dw)
+        if dv is not None:
+            turned = V.mH @ dv
+            along = turned.diagonal(0, -2, -1).real()  # how far columns grow: their length is 1
+            gaps = (w.unsqueeze(-2) - w.unsqueeze(-1)).conj() + _eye(w.shape[-1], w)
+            off = (turned - V.mH @ V * along.unsqueeze(-2)) / gaps
+            off = off - diag_embed(off.diagonal(0, -2, -1))
+            inner = off if inner is None else inner + off
+        if inner is None:
+            return None
+        dA = solve(V.mH, inner @ V.mH)
+        return dA.real() if ctx.real else dA
+
+
+def eig(A: Tensor) -> Eig:
+    """Complex eigenvalues and eigenvectors of square matrices.
+
+    The gradient of eigenvectors is infinite where eigenvalues are equal, and depends on their phases.
+    """
+    _matrix("eig", A, square=True)
+    return Eig(*_Eig.apply(A))
+
+
+def eigvals(A: Tensor) -> Tensor:
+    """Complex eigenvalues of square matrices."""
+    return eig(A).eigenvalues
+
+
 class SVD(NamedTuple):
     """``U @ diag(S) @ Vh``, singular values descending."""
 
@@ -480,13 +529,16 @@ def svdvals(A: Tensor) -> Tensor:
     return svd(A, full_matrices=False).S
 
 
-def matrix_rank(A: Tensor, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False) -> Tensor:
+def matrix_rank(
+    A: Tensor, *, atol: float | None = None, rtol: float | Tensor | None = None, hermitian: bool = False
+) -> Tensor:
     """How many singular values exceed ``max(atol, rtol * largest)``; rtol is as for ``pinv`` unless atol is given."""
     _matrix("matrix_rank", A, square=hermitian)
     values = eigvalsh(A.detach()).abs() if hermitian else svdvals(A.detach())
     if not int(values.shape[-1]):
         return zeros(*A.shape[:-2], dtype=dt.int64)
     rtol = (_tolerance(A) if atol is None else 0.0) if rtol is None else rtol
+    rtol = rtol.unsqueeze(-1) if isinstance(rtol, Tensor) else rtol
     limit = (values.amax(-1, keepdim=True) * rtol).clamp(min=atol or 0.0)
     return (values > limit).sum(-1)
 
@@ -685,17 +737,9 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
 
 
 __all__ = [
-    "LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "logdet", "lstsq", "matmul",
+    "LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "logdet", "lstsq", "matmul",
     "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve",
     "solve_triangular", "svd", "svdvals", "tensordot", "tensorinv", "trace", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
 
-suggest_names(
-    __name__,
-    {
-        **dict.fromkeys(
-            "eig eigvals".split(),
-            "numpy.linalg works on x.numpy() where no gradient is needed; eigh is for symmetric matrices",
-        ),
-    },
-)
+suggest_names(__name__)

@@ -502,6 +502,8 @@ def _is_leaf_like(
 def import_scalar(rec: Recording, value: Any) -> Node:
     """A Python number: a run-time input, or a constant inside a gradient rule."""
     value = as_number(value)
+    if type(value) is Dim and _stale(rec, value):
+        value = int(value)
     if type(value) is Dim or STATE.in_rule:
         return constant(rec, value)
     return scalar_leaf(rec, value, None)

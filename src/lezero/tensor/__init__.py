@@ -14,7 +14,6 @@ from lezero.tensor.creation import (
     empty,
     empty_like,
     eye,
-    from_dlpack,
     from_numpy,
     full,
     full_like,
@@ -35,5 +34,6 @@ from lezero.tensor.creation import (
     zeros,
     zeros_like,
 )  # fmt: skip
+from lezero.tensor.exchange import from_dlpack
 from lezero.tensor.modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from lezero.tensor.whole import Tensor

@@ -66,10 +66,14 @@ class Computing(Core):
     def amin(self, dim: Axes = None, keepdim: bool = False) -> Tensor:
         return self._reduce("min", dim, keepdim)
 
-    def var(self, dim: Axes = None, correction: int = 1, keepdim: bool = False, unbiased: bool | None = None) -> Tensor:
+    def var(
+        self, dim: Axes = None, correction: float = 1, keepdim: bool = False, unbiased: bool | None = None
+    ) -> Tensor:
         return self._reduce("var", dim, keepdim, correction=correction if unbiased is None else int(unbiased))
 
-    def std(self, dim: Axes = None, correction: int = 1, keepdim: bool = False, unbiased: bool | None = None) -> Tensor:
+    def std(
+        self, dim: Axes = None, correction: float = 1, keepdim: bool = False, unbiased: bool | None = None
+    ) -> Tensor:
         return self._reduce("std", dim, keepdim, correction=correction if unbiased is None else int(unbiased))
 
     def any(self, dim: Axes = None, keepdim: bool = False) -> Tensor:

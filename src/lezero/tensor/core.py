@@ -93,9 +93,6 @@ class Core(Operand, Handle):
 
     ndimension = dim
 
-    def size(self, dim: int | None = None) -> Any:
-        return self.shape if dim is None else self.shape[dim]
-
     def numel(self) -> int:
         return prod(self.shape)
 

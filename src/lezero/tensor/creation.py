@@ -14,7 +14,7 @@ from lezero.arguments import need_number, need_real, whole
 from lezero.graph import dtype as dt
 from lezero.graph.dtype import as_dtype
 from lezero.hal import registry
-from lezero.hal.buffer import Borrowed, Buffer
+from lezero.hal.buffer import Buffer
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import normalize_axis
 from lezero.runtime import recorder
@@ -146,34 +146,6 @@ def from_numpy(array: np.ndarray) -> Tensor:
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy: a NumPy array is needed, got {type(array).__name__}")
     return tensor(array)
-
-
-def from_dlpack(source: Any, *, copy: bool | None = None) -> Tensor:
-    """A tensor of what another library holds, by the DLPack protocol.
-
-    Parameters
-    ----------
-    source : object with ``__dlpack__``
-    copy : bool
-        None and True copy.  False shares the memory: whoever owns it must not write to it while tensors computed from it
-        have not been run.  It is never written to from here.
-
-    Raises
-    ------
-    BufferError
-        With ``copy=False``, when the elements do not lie in row-major order.
-    """
-    if not hasattr(source, "__dlpack__"):
-        raise TypeError(f"from_dlpack: an object with __dlpack__ is needed, got {type(source).__name__}")
-    array = np.from_dlpack(source)
-    if copy is None or copy:
-        return tensor(array)
-    as_dtype(array.dtype)
-    if not array.flags.c_contiguous:
-        raise BufferError("from_dlpack(copy=False): the elements must lie in row-major order; use copy=True")
-    t = _from_array(array)
-    t._buffer = Borrowed(array)
-    return t
 
 
 def make_parameter(cls: type, data: Tensor, requires_grad: bool = True) -> Any:

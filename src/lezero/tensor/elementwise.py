@@ -9,6 +9,7 @@ import numpy as np
 
 from lezero.ops.base import REGISTRY as OPS
 from lezero.runtime.recorder import STATE, record
+from lezero.tensor.complex_functions import OF_COMPLEX
 from lezero.tensor.core import Core
 from lezero.tensor.creation import need_fit
 from lezero.tensor.writing import in_place
@@ -21,10 +22,15 @@ Method = Callable[..., "Tensor"]
 
 def _unary(name: str) -> tuple[Method, Method]:
     """The method of an operation on one tensor, and the one that writes in place."""
-    op = OPS[name]
+    op, of_complex = OPS[name], OF_COMPLEX.get(name)
 
     def method(self: Core) -> Tensor:
-        return record(op, (self,), op.defaults)
+        try:  # complex numbers are refused at no cost to the others
+            return record(op, (self,), op.defaults)
+        except TypeError:
+            if of_complex is None or not self.is_complex():
+                raise
+            return of_complex(self)  # type: ignore[arg-type]
 
     return _both(method, name, f"Element-wise; see ``lezero.{name}``.")
 

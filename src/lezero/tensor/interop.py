@@ -41,7 +41,9 @@ class Interop(Core):
             if name in _OPERATORS:
                 return _OPERATORS[name](*map(_operand, inputs))
             if name in _FUNCTIONS:
-                return getattr(self.__array_namespace__(), _FUNCTIONS[name])(*map(_operand, inputs))
+                from lezero import functions
+
+                return getattr(functions, _FUNCTIONS[name])(*map(_operand, inputs))
         return getattr(ufunc, method)(*map(_as_array, inputs), **options)
 
 

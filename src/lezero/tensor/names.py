@@ -97,7 +97,7 @@ _ELSEWHERE = {
     "data_ptr storage untyped_storage set_": "memory is not written to from outside; x.numpy() gives the values without a copy",
     "apply_ map_ map2_": "functions of single elements cannot be compiled; use operations on whole tensors",
     "to_sparse to_dense coalesce indices values": "all tensors are dense",
-    "eig symeig solve lstsq": "PyTorch has removed it; lz.linalg has eigh, solve and lstsq",
+    "eig symeig solve lstsq": "PyTorch has removed it; lz.linalg has eig, eigh, solve and lstsq",
     "lu lu_solve geqrf orgqr ormqr": "there is no such decomposition yet; lz.linalg has solve, inv and qr",
     "cuda": "x.to(device) moves it; lz.device.devices() lists the devices there are",
     "pin_memory": "it is only needed for copies to a GPU; leave it out",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -12,6 +14,7 @@ from lezero.runtime.recorder import STATE, import_handle
 from lezero.runtime.run import run_now, run_recording
 from lezero.tensor.core import Core
 from lezero.tensor.modes import no_grad
+from lezero.tensor.printing import described
 
 if TYPE_CHECKING:
     from lezero.tensor import Tensor
@@ -40,7 +43,10 @@ class Values(Core):
         """The buffer, for somebody who goes by the values: a captured function would go by those of its first calls for ever."""
         if STATE.capture is not None:
             STATE.capture.looked()
-        return self._realized()
+        t: Any = self
+        while t._buffer is None and t._view is not None and t._view[0].name == "detach":
+            t = t._base  # has the same value, and there it may lie already
+        return t._buffer if t._buffer is not None else self._realized()
 
     def numpy(self) -> np.ndarray:
         """The values as a read-only array, without a copy.
@@ -61,33 +67,6 @@ class Values(Core):
     def tolist(self) -> Any:
         array = self._looked_at().array
         return array.astype(np.float32).tolist() if self.dtype in (dt.bfloat16, dt.float16) else array.tolist()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """As :meth:`numpy`, for ``np.asarray(tensor)``."""
-        array = self.numpy()
-        if dtype is not None and array.dtype != dtype:
-            return array.astype(dtype)
-        return array.copy() if copy else array
-
-    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
-        """The module with the functions of the array API standard (those it has; names and behaviour are PyTorch's)."""
-        import lezero
-
-        return lezero
-
-    def __dlpack__(
-        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
-    ) -> Any:
-        """Hand the values to another library, without a copy where it can promise not to write into them."""
-        if self.dtype is dt.bfloat16:
-            raise BufferError("DLPack through NumPy has no bfloat16; use .float() first")
-        array = self.numpy()
-        if copy or max_version is None or max_version < (1, 0):  # an older consumer cannot be told that it is read-only
-            return array.copy().__dlpack__()
-        return array.__dlpack__(max_version=max_version)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
 
     def __bool__(self) -> bool:
         if self.numel() != 1:
@@ -122,55 +101,61 @@ class Values(Core):
         return bool((self == value).any())
 
     def __repr__(self) -> str:
+        """The elements (see ``lezero.set_printoptions``), and what does not follow from them: dtype, shape of nothing, gradient."""
         array = self._realized().array
-        if self.dtype in (dt.bfloat16, dt.float16):
-            array = array.astype(np.float32)
-        prefix = "tensor("
-        text = np.array2string(array, separator=", ", prefix=prefix, precision=4, threshold=1000)
         words = []
-        if self.dtype not in (dt.default_dtype(), dt.int64, dt.bool_):
-            words.append(f"dtype={self.dtype!r}")
-        if array.size == 0:
+        if array.size == 0 and array.shape != (0,):
             words.append(f"shape={array.shape}")
-        if self.requires_grad:
+        if self.dtype not in (dt.default_dtype(), dt.default_dtype().to_complex(), dt.int64, dt.bool_):
+            words.append(f"dtype={self.dtype!r}")
+        if self.device != "cpu":
+            words.append(f"device='{self.device}'")
+        grad_fn = self.grad_fn
+        if grad_fn is not None:
+            words.append(f"grad_fn=<{grad_fn.operation}>")
+        elif self.requires_grad:
             words.append("requires_grad=True")
-        return prefix + ", ".join([text, *words]) + ")"
+        return described(array, words)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 and spec else repr(self)
 
+    def _own_attributes(self) -> dict[str, Any]:
+        """What a user or a subclass has set on it."""
+        return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}
+
     def __deepcopy__(self, memo: dict) -> Self:
+        """A leaf with values, gradient and attributes of its own; a view becomes a tensor by itself."""
         if not self.is_leaf:
             raise RuntimeError("deepcopy: only leaves can be copied; use .detach().clone()")
         with no_grad():
             made = type(self).__new__(type(self))
-            made.__dict__.update({k: v for k, v in self.__dict__.items() if not k.startswith("_")})
+            memo[id(self)] = made
+            made.__dict__.update(copy.deepcopy(self._own_attributes(), memo))
             made._buffer = Buffer(np.array(self._realized().array, copy=True, order="C"))
             made._dynamic = self._dynamic
             made._requires_grad = self._requires_grad
             if self._grad is not None:
-                import copy
-
                 made._grad = copy.deepcopy(self._grad, memo)
-        memo[id(self)] = made
         return made
 
-    def __copy__(self) -> Tensor:
-        return self.detach().requires_grad_(self._requires_grad)
+    def __copy__(self) -> Self:
+        """A leaf that shares the value and what is written to it, of the same class and with the same attributes."""
+        made: Any = self.detach()
+        made.__class__ = type(self)
+        made.__dict__.update(self._own_attributes())
+        return made.requires_grad_(self._requires_grad)
 
-    def __reduce__(self):
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        """Values, ``requires_grad`` and attributes, but no gradient; from protocol 5 on the values can go out of band."""
         array = np.asarray(self._realized().array, order="C")
-        return _unpickle, (
-            type(self),
-            array.tobytes(),
-            self.dtype.name,
-            array.shape,
-            self._requires_grad,
-            self._dynamic,
-        )
+        plain = array.view(np.uint16) if self.dtype is dt.bfloat16 else array
+        data = pickle.PickleBuffer(plain) if protocol >= 5 else array.tobytes()  # type: ignore[arg-type]
+        made = (type(self), data, self.dtype.name, array.shape, self._requires_grad, self._dynamic)
+        return _unpickle, made, self._own_attributes() or None
 
 
-def _unpickle(cls: type[Core], data: bytes, dtype: str, shape: tuple, requires_grad: bool, dynamic: tuple) -> Tensor:
+def _unpickle(cls: type[Core], data: Any, dtype: str, shape: tuple, requires_grad: bool, dynamic: tuple) -> Tensor:
     t: Any = cls.__new__(cls)
     t._buffer = Buffer(np.frombuffer(bytearray(data), dt.by_name(dtype).numpy).reshape(shape))
     t._requires_grad, t._dynamic = requires_grad, dynamic

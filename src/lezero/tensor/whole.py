@@ -13,15 +13,17 @@ from lezero.tensor.casts import Casts
 from lezero.tensor.computing import Computing
 from lezero.tensor.creation import New
 from lezero.tensor.elementwise import Elementwise
+from lezero.tensor.exchange import Exchange
 from lezero.tensor.gradients import Gradients
 from lezero.tensor.interop import Interop
 from lezero.tensor.names import Names
+from lezero.tensor.standard import Standard
 from lezero.tensor.values import Values
 from lezero.tensor.views import Views
 from lezero.tensor.writing import Writing
 
 
-class Tensor(Elementwise, Computing, Views, Values, Gradients, Writing, Casts, New, Names, Interop):
+class Tensor(Standard, Elementwise, Computing, Views, Values, Gradients, Writing, Casts, New, Names, Interop, Exchange):
     """An n-dimensional array that remembers how it was computed.
 
     Make one with :func:`lezero.tensor`, :func:`lezero.zeros` and friends; the class itself is not called.
