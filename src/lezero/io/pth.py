@@ -31,7 +31,7 @@ _MOST_REPEATED, _ALWAYS_ALLOWED = 16, 1 << 28
 """Times the file's bytes, and bytes beyond that, that its tensors may take: expanded ones repeat elements."""
 _PLAIN = (*PLAIN, DType)
 
-_STORAGES: dict[str, np.dtype] = {
+STORAGES: dict[str, np.dtype] = {
     "BoolStorage": np.dtype(np.bool_),
     "ByteStorage": np.dtype(np.uint8),
     "CharStorage": np.dtype(np.int8),
@@ -110,7 +110,7 @@ _KNOWN: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor_v3"): _rebuilt_of_dtype,
     ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
     ("torch.storage", "UntypedStorage"): np.dtype(np.uint8),
-    **{("torch", name): dtype for name, dtype in _STORAGES.items()},
+    **{("torch", name): dtype for name, dtype in STORAGES.items()},
     **{("torch", dtype.name): dtype for dtype in ALL},
 }
 

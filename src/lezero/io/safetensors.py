@@ -11,8 +11,10 @@ item size: they can be mapped into memory and used in place.
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import ml_dtypes
@@ -49,9 +51,21 @@ class SafetensorsError(ValueError):
 
 
 def load_safetensors(path: Source) -> dict[str, Any]:
-    """The tensors in a ``.safetensors`` file, by name; `path` may be a file open for reading bytes."""
+    """The tensors in a ``.safetensors`` file, by name; `path` may be a file open for reading bytes.
+
+    Of a ``.safetensors.index.json``, those of all the files it names, which lie beside it.
+
+    Raises
+    ------
+    SafetensorsError
+        If a file is damaged or contradicts itself; says which file, and how.
+    FileNotFoundError
+    """
+    from lezero.io.sharded import SUFFIX, read_sharded
     from lezero.tensor import tensor
 
+    if isinstance(path, (str, os.PathLike)) and str(path).endswith(SUFFIX) and Path(path).is_file():
+        return {name: tensor(array) for name, array in read_sharded(Path(path)).items()}
     with reading("load_safetensors", path) as (file, label):
         size = file.seek(0, 2)
         file.seek(0)
@@ -122,7 +136,7 @@ def read(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
 def _parse(text: bytes, available: int) -> list[tuple[str, np.dtype, tuple[int, ...], int, int]]:
     """Checked (name, dtype, shape, begin, end), in the order of the data."""
     try:
-        header = json.loads(text, object_pairs_hook=_without_repeats)
+        header = json.loads(text, object_pairs_hook=without_repeats)
     except (ValueError, RecursionError) as error:
         if isinstance(error, SafetensorsError):
             raise
@@ -156,7 +170,7 @@ def _parse(text: bytes, available: int) -> list[tuple[str, np.dtype, tuple[int, 
     return entries
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         raise SafetensorsError("the header has the same name twice")

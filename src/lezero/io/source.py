@@ -96,21 +96,36 @@ def what_reads(start: bytes, label: str, asked: str) -> str:
     return "" if reader is None or asked in reader else f"; {reader}"
 
 
-def _by_content(start: bytes) -> str | None:
+def format_of(start: bytes) -> str | None:
+    """Which format a file with these first bytes is in, where they tell."""
     if start[:4] == b"PK\x03\x04":
-        if start[30:41] == b"header.json":
-            return _LZM
-        return _PTH if b"/data.pkl" in start[30:300] else None
+        first = start[30 : 30 + int.from_bytes(start[26:28], "little")]
+        if first == b"header.json":
+            return "lzm"
+        if first.endswith(b".npy"):
+            return "npz"
+        return "pth" if b"/data.pkl" in start[30:300] else None
     if start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04":
-        return _PTH
+        return "pth"
     if start[:6] == b"\x93NUMPY":
-        return "np.load reads NumPy's files"
-    return _SAFETENSORS if start[8:9] == b"{" and start[6:8] == b"\0\0" else None
+        return "npy"
+    return "safetensors" if start[8:9] == b"{" and start[6:8] == b"\0\0" else None
+
+
+def _by_content(start: bytes) -> str | None:
+    return _ADVICE.get(format_of(start) or "")
 
 
 _PTH = "lz.io.load_pth reads PyTorch's files"
 _SAFETENSORS = "lz.io.load_safetensors reads it"
 _LZM = "lz.load reads .lzm files"
+_ADVICE = {
+    "lzm": _LZM,
+    "npz": "lz.io.load_npz reads NumPy's archives",
+    "npy": "np.load reads NumPy's files",
+    "pth": _PTH,
+    "safetensors": _SAFETENSORS,
+}
 
 
 def _by_name(label: str) -> str | None:
