@@ -84,7 +84,7 @@ def save_npz(tensors: Mapping[str, Any], path: Target) -> None:
     arrays = {name: np.asarray(t if isinstance(t, np.ndarray) else t.numpy()) for name, t in tensors.items()}
     for name, array in arrays.items():
         if array.dtype == bfloat16.numpy:
-            raise NpzError(f"NumPy's files have no bfloat16 (of {name!r}); convert to float32 or float16")
+            raise NpzError(f".npz files have no bfloat16 (of {name!r}); convert to float32 or float16")
     with writing("save_npz", path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, array in arrays.items():
             info = stored_member(f"{name}.npy", array.nbytes, file.tell())

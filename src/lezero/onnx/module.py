@@ -70,7 +70,7 @@ class OnnxModule(nn.Module):
         self._places: list[tuple[Body, str, Any, str]] = []  # body, name, and where its tensor is: module and attribute
         self._host: dict[Body, dict[str, Any]] = {}
         fixed = _fixed(program)
-        for body in _all_bodies(program):
+        for body in all_bodies(program):
             host = self._host[body] = {}
             for name in list(body.constants):
                 array = body.constants.pop(name)
@@ -130,7 +130,7 @@ def _operand(value: Any) -> Any:
     return on_device(np.asarray(value)) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
-def _all_bodies(program: Program) -> Iterator[Body]:
+def all_bodies(program: Program) -> Iterator[Body]:
     todo = [program.body, *(f.body for f in program.functions.values())]
     while todo:
         body = todo.pop()
@@ -144,7 +144,7 @@ def _check_operators(program: Program) -> None:
     from lezero.onnx.interpreter import _unknown
 
     opsets = {f.body: f.opsets for f in program.functions.values()}
-    for body in _all_bodies(program):
+    for body in all_bodies(program):
         versions = opsets.get(body, program.opsets)
         for call in body.calls:
             if (call.domain, call.operator, call.overload) in program.functions:
@@ -158,7 +158,7 @@ def _fixed(program: Program) -> set[tuple[Body, str]]:
     """Constants that are only ever operands that are not trained."""
     fixed: set[tuple[Body, str]] = set()
     trained: set[tuple[Body, str]] = set()
-    for body in _all_bodies(program):
+    for body in all_bodies(program):
         for call in body.calls:
             found = find(call.domain, call.operator, program.opsets.get(call.domain, 1))
             for k, name in enumerate(call.inputs):
