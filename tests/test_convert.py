@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -248,6 +251,21 @@ def test_weights_of_another_model_are_refused(tmp_path):
         with pytest.raises(io.WeightsError, match=r"not the weights of resnet34: missing layer1\.2\.conv1\.weight"):
             lz.convert_weights(tmp_path / source, tmp_path / "z.pth", model="resnet34", names="torchvision")
     assert not (tmp_path / "z.pth").exists()
+
+
+@pytest.mark.parametrize("page", ["file-format.md", "file-format.zh-CN.md"])
+def test_what_the_page_shows_runs(page, tmp_path, monkeypatch, capsys):
+    from lezero.cli.convert import convert
+
+    text = (Path(__file__).parents[1] / "docs" / page).read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    lz.save({"weight": lz.ones(2)}, "digits.lzm")
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, page, "exec"), {})
+    assert "122 " in capsys.readouterr().out
+    for line in re.findall(r"^lezero (convert .*)", text, re.MULTILINE):
+        command, *arguments = shlex.split(line)
+        assert convert.make_context(command, arguments).params["source"]
 
 
 # -- the command --------------------------------------------------------------------------------------------------------
