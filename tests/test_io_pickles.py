@@ -157,6 +157,9 @@ REFUSED = {
         "is not the 1 elements",
     ),
     "a storage that is not there": (STORAGE.replace(text("0"), text("9")) + b".", "storage '9'"),
+    "odd booleans": (
+        tensor(STORAGE.replace(b"Float", b"Bool"), shape=b"K\x04\x85") + b".", r"shape \(4,\) has booleans that are neither 0 nor 1",
+    ),
     "another member as a storage": (STORAGE.replace(text("0"), text("../data.pkl")) + b".", "storage '../data.pkl'"),
 }  # fmt: skip
 
@@ -165,7 +168,7 @@ REFUSED = {
 def test_instructions_that_no_state_needs_are_refused(what):
     pickled, message = REFUSED[what]
     with pytest.raises(io.PthError, match=message):
-        io.load_pth(streams.BytesIO(zipped(pickled, storages=[bytes(16)])))
+        io.load_pth(streams.BytesIO(zipped(pickled, storages=[bytes([1, 5] * 8)])))
 
 
 def test_what_the_refused_ones_are_made_of_is_read():

@@ -140,6 +140,7 @@ NPZ = {
     "less than there is": (member("(1,)"), "does not fill the 8 bytes"),
     "a negative extent": (member("(-2,)"), "impossible shape"),
     "an extent that is a truth": (member("(True, 2)"), "impossible shape"),
+    "odd booleans": (member(dtype="|b1", data=b"\1\5"), "'x.npy' has booleans that are neither 0 nor 1"),
     "code": (member("__import__('os').system('touch harm')"), "is damaged"),
     "a version there is not": (member(version=b"\x09\x00"), "9, 0"),
     "no array": (b"hello", "is damaged"),

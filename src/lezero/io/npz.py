@@ -12,7 +12,7 @@ import numpy as np
 
 from lezero.graph.dtype import as_dtype, bfloat16
 from lezero.io.archive import ZIP64_FROM, ArchiveError, check_members, stored_member
-from lezero.io.source import Source, Target, reading, what_reads, writing
+from lezero.io.source import Source, Target, has_odd_booleans, reading, what_reads, writing
 
 _VERSIONS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -60,7 +60,10 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
         data = member.read()
     if len(data) != math.prod(shape) * dtype.itemsize:
         raise NpzError(f"{name!r} of shape {shape} and {dtype} does not fill the {len(data):,} bytes it has")
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if in_columns else "C")
+    array = np.frombuffer(data, dtype).reshape(shape, order="F" if in_columns else "C")
+    if has_odd_booleans(array.reshape(-1)):
+        raise NpzError(f"{name!r} has booleans that are neither 0 nor 1")
+    return array
 
 
 def _header(member: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:

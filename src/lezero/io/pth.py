@@ -22,7 +22,7 @@ from lezero.graph.dtype import ALL, DType
 from lezero.io.archive import ArchiveError, check_members
 from lezero.io.lzm import check_map_location
 from lezero.io.pickles import PLAIN, PickleError, unpickle
-from lezero.io.source import Source, reading, what_reads
+from lezero.io.source import Source, has_odd_booleans, reading, what_reads
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
@@ -77,7 +77,10 @@ class _View:
     def array(self) -> np.ndarray:
         strides = [s * self.storage.itemsize for s in self.strides]
         start = self.storage[min(self.offset, len(self.storage)) :]
-        return np.lib.stride_tricks.as_strided(start, self.shape, strides, writeable=False).copy()
+        array = np.lib.stride_tricks.as_strided(start, self.shape, strides, writeable=False).copy()
+        if has_odd_booleans(array):
+            raise PthError(f"a tensor of shape {self.shape} has booleans that are neither 0 nor 1")
+        return array
 
 
 def _rebuilt(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _View:

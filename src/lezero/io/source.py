@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+import numpy as np
+
 from lezero.io.atomic import atomic_file
 
 
@@ -88,6 +90,11 @@ def writing(name: str, target: Target) -> Iterator[BinaryIO]:
 def _title(file: Any) -> str:
     name = getattr(file, "name", None)
     return name if isinstance(name, str) else f"the {type(file).__name__}"
+
+
+def has_odd_booleans(array: np.ndarray) -> bool:
+    """Whether bytes that are to be booleans are others than 0 and 1, which compute as neither."""
+    return array.dtype == np.bool_ and array.size > 0 and bool(array.view(np.uint8).max() > 1)
 
 
 def what_reads(start: bytes, label: str, asked: str) -> str:
