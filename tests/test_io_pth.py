@@ -166,13 +166,6 @@ def test_missing_and_other_files_are_told_apart(tmp_path):
         io.load_pth(other)
 
 
-def test_a_length_beyond_all_memory_is_refused(tmp_path):
-    path = tmp_path / "x.pth"
-    path.write_bytes(b"\x80\x04\x96" + (1 << 62).to_bytes(8, "little"))  # BYTEARRAY8
-    with pytest.raises(io.PthError, match="more than there is memory for"):
-        io.load_pth(path)
-
-
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_changed_bytes_never_do_more_than_be_refused(data, tmp_path):

@@ -1,5 +1,6 @@
 """Modules: registration, the tree, state, modes, hooks, containers."""
 
+import contextlib
 import copy
 import pickle
 
@@ -179,6 +180,35 @@ def test_a_state_that_does_not_fit_changes_nothing_and_says_all_that_is_wrong():
     result = net.load_state_dict(state, strict=False)
     assert result.missing_keys == ["first.weight", "norm.bias"] and result.unexpected_keys == ["extra"]
     np.testing.assert_array_equal(net.scale.numpy(), before["scale"] + 1)
+
+
+def test_loading_without_strict_is_pytorchs():
+    """What is loaded and what is listed, for states that lack names, have others, or both; without strict and with."""
+    torch = pytest.importorskip("torch")
+
+    def build(nn):
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+    full = {k: v.numpy() + 1 for k, v in build(nn).state_dict().items()}
+    drops = [(), ("0.bias",), ("1.num_batches_tracked",), ("1.running_mean", "2.weight"), tuple(full)]
+    for drop in drops:
+        for more in ({}, {"2.extra": np.ones(2, "f4"), "other.weight": np.ones(1, "f4")}):
+            state = {k: v for k, v in full.items() if k not in drop} | more
+            theirs_state = {k: torch.tensor(v) for k, v in state.items()}
+            ours, theirs = build(nn), build(torch.nn)
+            theirs.load_state_dict({k: torch.tensor(v.numpy()) for k, v in ours.state_dict().items()})
+            before = {k: v.numpy().copy() for k, v in ours.state_dict().items()}
+            fits = not more and set(drop) <= {"1.num_batches_tracked"}
+            for module, given in ((ours, state), (theirs, theirs_state)):
+                with contextlib.nullcontext() if fits else pytest.raises(RuntimeError):
+                    module.load_state_dict(given)
+            if not fits:
+                assert all(v.numpy().tobytes() == before[k].tobytes() for k, v in ours.state_dict().items())
+            result, want = ours.load_state_dict(state, strict=False), theirs.load_state_dict(theirs_state, strict=False)
+            assert result.missing_keys == want.missing_keys
+            assert sorted(result.unexpected_keys) == sorted(want.unexpected_keys)
+            for name, value in theirs.state_dict().items():
+                np.testing.assert_array_equal(ours.state_dict()[name].numpy(), value.numpy())
 
 
 def test_assign_puts_the_given_tensors_in_place():

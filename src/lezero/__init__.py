@@ -50,6 +50,7 @@ _LAZY = {
     )
 } | {
     "Trainer": "trainer:Trainer",
+    "convert_weights": "converting:convert_weights",
     "from_torch": "interop:from_torch",
     "autocast": "amp:autocast",
     "checkpoint": "autograd:checkpoint",

@@ -22,6 +22,7 @@ COMMANDS = {
     "train": ("training", "train", "Train a model and save it as an .lzm file."),
     "eval": ("training", "evaluate", "Measure a saved model on held-out images."),
     "predict": ("predicting", "predict", "Classify images with a saved model."),
+    "convert": ("convert", "convert", "Convert weights between file formats, namings and precisions."),
     "explain": ("explain", "explain", "Show what recording and restructuring make of a model."),
     "bench": ("bench", "bench", "Time a few operations and a training step."),
     "cache": ("cache", "cache", "Show or clear the compiled kernels kept on disk."),

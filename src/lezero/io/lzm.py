@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from lezero.io import safetensors, tree
+from lezero.io.archive import ZIP64_FROM, stored_member
 from lezero.io.source import Source, Target, reading, what_reads, writing
 
 FORMAT = "lzm"
@@ -28,8 +29,6 @@ _END = struct.Struct("<4s4H2LH")  # zip's end-of-central-directory record; its l
 _END_BYTES = _END.size + len(_COMMENT) + 64
 _LOCAL = b"PK\x03\x04"
 _MAX_HEADER = 1 << 28
-_PADDING_FIELD = 0xD935  # the extra field that Android's zipalign pads with
-_ZIP64_FROM = 0xFFFF_FFFF - (1 << 20)
 
 
 class LzmError(ValueError):
@@ -63,10 +62,12 @@ def save(obj: Any, path: Target, *, kind: str = "checkpoint", extra: dict[str, A
     text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     with writing("lz.save", path) as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            with archive.open(_member(_HEADER, len(text), 0), "w") as member:
+            with archive.open(stored_member(_HEADER, len(text), 0), "w") as member:
                 member.write(text)
             size = safetensors.layout(arrays)[2]
-            with archive.open(_member(_TENSORS, size, file.tell()), "w", force_zip64=size >= _ZIP64_FROM) as member:
+            with archive.open(
+                stored_member(_TENSORS, size, file.tell()), "w", force_zip64=size >= ZIP64_FROM
+            ) as member:
                 safetensors.write(member, arrays)  # type: ignore[arg-type]
             archive.comment = _COMMENT + b"0" * 64
         end = file.seek(0, 2) - 64
@@ -192,19 +193,6 @@ def _parse_header(text: bytes, label: str) -> dict[str, Any]:
     if header.get("kind") not in KINDS or "value" not in header:
         raise LzmError(f"{label} cannot be read: its header names no known kind")
     return header
-
-
-def _member(name: str, size: int, offset: int) -> zipfile.ZipInfo:
-    """A member whose data begins at a multiple of safetensors.ALIGN; the same bytes whenever it is written."""
-    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-    info.compress_type = zipfile.ZIP_STORED
-    info.external_attr = 0o644 << 16
-    info.file_size = size
-    zip64 = 20 if size >= _ZIP64_FROM else 0  # the extra field that zipfile adds in front
-    begin = offset + 30 + len(name) + zip64 + 4
-    padding = -begin % safetensors.ALIGN
-    info.extra = struct.pack("<HH", _PADDING_FIELD, padding) + bytes(padding)
-    return info
 
 
 def _digest(file: BinaryIO, size: int) -> bytes:

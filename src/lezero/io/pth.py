@@ -2,29 +2,36 @@
 
 A *zip* (PyTorch 1.6 and later) holds ``data.pkl`` and the storages as files ``data/KEY``.  A *legacy* file is four pickles in
 a row (magic number, protocol, the machine's sizes, the value), a fifth with the keys of the storages, and then for each key
-its length (64-bit, little endian) and its elements.  The pickles are read by an unpickler that knows tensors, dicts and plain
-values; anything else is refused by name, so that a file cannot execute code.
+its length (64-bit, little endian) and its elements.  The pickles are read by ``pickles.py``, which knows tensors, dicts and
+plain values; anything else is refused by name, so that a file cannot execute code.
 """
 
 from __future__ import annotations
 
+import io
 import math
-import pickle
 import struct
 import zipfile
-from collections import OrderedDict
+import zlib
 from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 
+from lezero.graph.dtype import ALL, DType
+from lezero.io.archive import ArchiveError, check_members
 from lezero.io.lzm import check_map_location
-from lezero.io.source import Source, reading, what_reads
+from lezero.io.pickles import PLAIN, PickleError, unpickle
+from lezero.io.source import Source, has_odd_booleans, reading, what_reads
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
+_MAX_RANK = 64  # NumPy's
+_MOST_REPEATED, _ALWAYS_ALLOWED = 16, 1 << 28
+"""Times the file's bytes, and bytes beyond that, that its tensors may take: expanded ones repeat elements."""
+_PLAIN = (*PLAIN, DType)
 
-_STORAGES: dict[str, np.dtype] = {
+STORAGES: dict[str, np.dtype] = {
     "BoolStorage": np.dtype(np.bool_),
     "ByteStorage": np.dtype(np.uint8),
     "CharStorage": np.dtype(np.int8),
@@ -50,58 +57,90 @@ class _View:
     def __init__(self, storage: np.ndarray, offset: Any, shape: Any, strides: Any) -> None:
         self.storage, self.offset, self.shape, self.strides = storage, offset, shape, strides
 
-    def array(self) -> np.ndarray:
+    def nbytes(self) -> int:
+        """What it takes as an array; raises where it is none."""
+        self._check()
+        return math.prod(self.shape) * self.storage.itemsize
+
+    def _check(self) -> None:
         numbers = (self.offset, *self.shape, *self.strides)
         if len(self.shape) != len(self.strides) or any(type(n) is not int or n < 0 for n in numbers):
+            raise PthError("a tensor has an impossible shape, stride or offset")
+        if len(self.shape) > _MAX_RANK or max(numbers) >= 1 << 62:
             raise PthError("a tensor has an impossible shape, stride or offset")
         last = self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides))
         if math.prod(self.shape) and last >= len(self.storage):
             raise PthError(
                 f"a tensor of shape {self.shape} reaches beyond its storage of {len(self.storage):,} elements"
             )
+
+    def array(self) -> np.ndarray:
         strides = [s * self.storage.itemsize for s in self.strides]
         start = self.storage[min(self.offset, len(self.storage)) :]
-        return np.lib.stride_tricks.as_strided(start, self.shape, strides, writeable=False).copy()
+        array = np.lib.stride_tricks.as_strided(start, self.shape, strides, writeable=False).copy()
+        if has_odd_booleans(array):
+            raise PthError(f"a tensor of shape {self.shape} has booleans that are neither 0 nor 1")
+        return array
 
 
-class _Unpickler(pickle.Unpickler):
-    """Knows what a state is made of; `storage` gives the elements for a (dtype, key, count)."""
+def _rebuilt(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _View:
+    if not (isinstance(storage, np.ndarray) and isinstance(shape, tuple) and isinstance(strides, tuple)):
+        raise PthError("a tensor is not described as it should be")
+    return _View(storage, offset, shape, strides)
 
-    def __init__(self, file: BinaryIO, storage: Any) -> None:
-        super().__init__(file, encoding="utf-8")
-        self._storage = storage
 
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if (module, name) == ("torch", "Size"):
-            return tuple
-        if module == "torch" and name in _STORAGES:
-            return _STORAGES[name]
-        if module == "torch._utils" and name in ("_rebuild_tensor", "_rebuild_tensor_v2"):
-            return lambda storage, offset, shape, strides, *_: _View(storage, offset, tuple(shape), tuple(strides))
-        if module == "torch._utils" and name == "_rebuild_parameter":
-            return lambda data, *_: data
-        raise PthError(
-            f"it refers to {module}.{name}, and only tensors, dicts, lists and plain values are read; save the model's "
-            "state_dict()"
-        )
+def _rebuilt_of_dtype(
+    storage: Any, offset: Any, shape: Any, strides: Any, _: Any, __: Any, dtype: Any, *___: Any
+) -> _View:
+    """Dtypes for which PyTorch has no kind of storage lie in untyped ones."""
+    if not (isinstance(storage, np.ndarray) and storage.dtype == np.uint8 and isinstance(dtype, DType)):
+        raise PthError("a tensor is not described as it should be")
+    return _rebuilt(
+        storage[: storage.nbytes // dtype.itemsize * dtype.itemsize].view(dtype.numpy), offset, shape, strides
+    )
 
-    def persistent_load(self, saved: Any) -> np.ndarray:
+
+def _size(extents: Any) -> tuple[int, ...]:
+    if not (isinstance(extents, tuple) and len(extents) <= _MAX_RANK and all(type(n) is int for n in extents)):
+        raise PthError("a torch.Size is not described as it should be")
+    return extents
+
+
+_KNOWN: dict[tuple[str, str], Any] = {
+    ("torch", "Size"): _size,
+    ("torch._utils", "_rebuild_tensor"): _rebuilt,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuilt,
+    ("torch._utils", "_rebuild_tensor_v3"): _rebuilt_of_dtype,
+    ("torch._utils", "_rebuild_parameter"): lambda data, *_: data,
+    ("torch.storage", "UntypedStorage"): np.dtype(np.uint8),
+    **{("torch", name): dtype for name, dtype in STORAGES.items()},
+    **{("torch", dtype.name): dtype for dtype in ALL},
+}
+
+
+def _stored(storage: Any) -> Any:
+    """What makes elements of a persistent id; `storage` gives them for a (dtype, key, count)."""
+
+    def of(saved: Any) -> np.ndarray:
         match saved:
-            case ("storage", np.dtype() as dtype, str(key), _, int(count)) if count >= 0:
-                return self._storage(dtype, key, count)
-            case ("storage", np.dtype() as dtype, str(key), _, int(count), view) if count >= 0:
-                whole = self._storage(dtype, key, count)
-                return whole if view is None else whole[view[1] : view[1] + view[2]]
+            case ("storage", np.dtype() as dtype, str(key), _, int(count), *view) if count >= 0 and len(view) <= 1:
+                whole = storage(dtype, key, count)
+                match view:
+                    case [] | [None]:
+                        return whole
+                    case [(_, int(first), int(length))] if 0 <= first <= first + length <= len(whole):
+                        return whole[first : first + length]
         raise PthError("a storage is not described as it should be")
+
+    return of
 
 
 def load_pth(path: Source, map_location: Any = None, *, weights_only: bool = True) -> Any:
     """Read what ``torch.save`` wrote: nested dicts, lists and tuples of tensors, numbers and strings.
 
     Both formats are read.  Parameters come as plain tensors, on the CPU whatever device they were on, and ordered dicts as
-    dicts; tensors that share elements in the file do not here.  Nothing in the file is executed.
+    dicts.  Tensors that are the same elements of the file are one tensor; others that share elements there do not here.
+    Nothing in the file is executed.
 
     Parameters
     ----------
@@ -116,92 +155,132 @@ def load_pth(path: Source, map_location: Any = None, *, weights_only: bool = Tru
     FileNotFoundError
         If there is no such file.
     PthError
-        If it is truncated or damaged, or holds anything else, as a whole pickled module does; says what.
+        If it is truncated or damaged, or holds anything else, as a whole pickled module does; says what.  So is a file
+        whose tensors would take more than 16 times its size (and 256 MiB).
     ValueError
         For another `map_location`.
     """
     check_map_location("load_pth", map_location)
     with reading("load_pth", path) as (file, label):
         start = file.read(512)
+        size = file.seek(0, 2)
         file.seek(0)
         try:
             zipped = start[:4] == b"PK\x03\x04"
-            return _wrapped(_read_zip(file) if zipped else _read_legacy(file))
-        except PthError as error:
+            return _Wrapper(size)((_read_zip if zipped else _read_legacy)(file, size))
+        except (PthError, PickleError, ArchiveError) as error:
             raise PthError(f"{label}: {error}{what_reads(start, label, 'load_pth')}") from None
         except RecursionError:
-            raise PthError(f"{label}: it is nested too deeply") from None
+            raise PthError(f"{label}: it is nested too deeply, or holds itself") from None
         except MemoryError:
             raise PthError(f"{label}: it claims to hold more than there is memory for, or is damaged") from None
-        # A damaged pickle makes the unpickler raise about anything.
-        except (pickle.UnpicklingError, zipfile.BadZipFile, ArithmeticError, AttributeError, EOFError, LookupError, TypeError, ValueError) as error:  # fmt: skip
+        except (zipfile.BadZipFile, zlib.error, EOFError, LookupError, NotImplementedError, RuntimeError, ValueError, struct.error) as error:  # fmt: skip
             advice = what_reads(start, label, "load_pth")
             raise PthError(f"{label} is not a .pth file, or is damaged ({error}){advice}") from None
 
 
-def _read_zip(file: BinaryIO) -> Any:
+def _read_zip(file: BinaryIO, size: int) -> Any:
     with zipfile.ZipFile(file) as archive:
         names = set(archive.namelist())
         record = next((name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")), None)
         if record is None:
             raise PthError("the zip has no data.pkl, so it is not from torch.save")
+        check_members(archive, size)
         root = record.removesuffix("data.pkl")
         if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
             raise PthError("its numbers are big endian, which is not read")
         read: dict[str, np.ndarray] = {}
 
         def storage(dtype: np.dtype, key: str, count: int) -> np.ndarray:
+            if f"{root}data/{key}" not in names:
+                raise PthError(f"storage {key!r} is not in the file")
             if key not in read:
                 read[key] = np.frombuffer(archive.read(f"{root}data/{key}"), dtype)
             if read[key].dtype != dtype or len(read[key]) < count:
                 raise PthError(f"storage {key!r} is not the {count:,} elements of {dtype} that it should be")
             return read[key]
 
-        with archive.open(record) as pickled:
-            return _Unpickler(pickled, storage).load()  # type: ignore[arg-type]
+        pickled = archive.read(record)
+        return unpickle(io.BytesIO(pickled), len(pickled), _KNOWN, _stored(storage))
 
 
-def _read_legacy(file: BinaryIO) -> Any:
-    size = file.seek(0, 2)
-    file.seek(0)
+def _read_legacy(file: BinaryIO, size: int) -> Any:
     storages: dict[str, np.ndarray] = {}
 
     def storage(dtype: np.dtype, key: str, count: int) -> np.ndarray:
         if key not in storages:
-            if count * dtype.itemsize > size:
+            if count * dtype.itemsize + sum(s.nbytes for s in storages.values()) > size:
                 raise PthError(f"storage {key!r} claims {count:,} elements, more than there is file")
             storages[key] = np.empty(count, dtype)
+        if storages[key].dtype != dtype or len(storages[key]) < count:
+            raise PthError(f"storage {key!r} is not the {count:,} elements of {dtype} that it should be")
         return storages[key]
 
-    if _plain(file) != _MAGIC or _plain(file) != _PROTOCOL:
+    def pickled(stored: Any = None) -> Any:
+        return unpickle(file, size - file.tell(), _KNOWN, stored)
+
+    if size == 0:
+        raise PthError("it is empty")
+    if pickled() != _MAGIC or pickled() != _PROTOCOL:
         raise PthError("not a .pth file: it does not begin as one")
-    if not _plain(file).get("little_endian", True):
+    machine = pickled()
+    if not isinstance(machine, dict) or not machine.get("little_endian", True):
         raise PthError("its numbers are big endian, which is not read")
-    value = _Unpickler(file, storage).load()
-    for key in _plain(file):
-        whole = storages.pop(key)
+    value = pickled(_stored(storage))
+    for key in _keys(pickled()):
+        whole = storages.pop(key, None)
         (count,) = struct.unpack("<q", file.read(8).ljust(8, b"\0"))
-        if count != len(whole) or file.readinto(whole.view(np.uint8)) != whole.nbytes:  # type: ignore[attr-defined]
-            raise PthError("the file is truncated")
+        if whole is None or count != len(whole) or file.readinto(whole.view(np.uint8)) != whole.nbytes:  # type: ignore[attr-defined]
+            raise PthError("the file is truncated, or its storages are not those of its tensors")
     if storages:
         raise PthError("it lacks the elements of some tensors")
     return value
 
 
-def _plain(file: BinaryIO) -> Any:
-    return _Unpickler(file, None).load()
+def _keys(value: Any) -> list[str]:
+    if not (isinstance(value, list) and all(isinstance(key, str) for key in value)):
+        raise PthError("its storages are not listed as they should be")
+    return value
 
 
-def _wrapped(value: Any) -> Any:
-    """The value with tensors for the file's views."""
-    from lezero.tensor import tensor
+class _Wrapper:
+    """Puts tensors in the places of the file's views; what occurs twice in the file is one object twice.
 
-    if isinstance(value, _View):
-        return tensor(value.array())
-    if isinstance(value, dict):
-        return {_wrapped(k): _wrapped(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_wrapped(v) for v in value)
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, set)):
-        return value
-    raise PthError(f"it holds a {type(value).__name__}, which is neither a tensor nor a plain value")
+    size : bytes of the file, which bound what its tensors may take
+    """
+
+    def __init__(self, size: int) -> None:
+        self.left = _MOST_REPEATED * size + _ALWAYS_ALLOWED
+        self.done: dict[Any, Any] = {}
+        self.kept: list[Any] = []  # so that identities stay theirs
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, _PLAIN):
+            return value
+        if isinstance(value, _View):
+            return self._tensor(value)
+        if id(value) not in self.done:
+            self.kept.append(value)
+            self.done[id(value)] = self._wrapped(value)
+        return self.done[id(value)]
+
+    def _wrapped(self, value: Any) -> Any:
+        if type(value) is dict:
+            return {k: self(v) for k, v in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(self, value))
+        if isinstance(value, (set, frozenset)):
+            return value
+        raise PthError(f"it holds a {type(value).__name__}, which is neither a tensor nor a plain value")
+
+    def _tensor(self, view: _View) -> Any:
+        from lezero.tensor import tensor
+
+        key = (id(view.storage), view.offset, view.shape, view.strides)
+        if key not in self.done:
+            self.kept.append(view.storage)
+            self.left -= view.nbytes()
+            if self.left < 0:
+                raise PthError("its tensors take far more memory than the file has bytes: their elements are repeated")
+            self.done[key] = tensor(view.array())
+        return self.done[key]

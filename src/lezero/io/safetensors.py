@@ -11,14 +11,17 @@ item size: they can be mapped into memory and used in place.
 from __future__ import annotations
 
 import json
+import math
+import os
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
 
-from lezero.io.source import Source, Target, reading, what_reads, writing
+from lezero.io.source import Source, Target, has_odd_booleans, reading, what_reads, writing
 
 ALIGN = 64
 MAX_HEADER = 100_000_000  # the reference implementation's limit
@@ -49,9 +52,21 @@ class SafetensorsError(ValueError):
 
 
 def load_safetensors(path: Source) -> dict[str, Any]:
-    """The tensors in a ``.safetensors`` file, by name; `path` may be a file open for reading bytes."""
+    """The tensors in a ``.safetensors`` file, by name; `path` may be a file open for reading bytes.
+
+    Of a ``.safetensors.index.json``, those of all the files it names, which lie beside it.
+
+    Raises
+    ------
+    SafetensorsError
+        If a file is damaged or contradicts itself; says which file, and how.
+    FileNotFoundError
+    """
+    from lezero.io.sharded import SUFFIX, read_sharded
     from lezero.tensor import tensor
 
+    if isinstance(path, (str, os.PathLike)) and str(path).endswith(SUFFIX) and Path(path).is_file():
+        return {name: tensor(array) for name, array in read_sharded(Path(path)).items()}
     with reading("load_safetensors", path) as (file, label):
         size = file.seek(0, 2)
         file.seek(0)
@@ -116,13 +131,28 @@ def read(file: BinaryIO, size: int) -> dict[str, np.ndarray]:
     entries = _parse(_exactly(file, length), size - 8 - length)
     data = np.empty(size - 8 - length, np.uint8)
     _fill(file, data)
-    return {name: data[begin:end].view(dtype).reshape(shape) for name, dtype, shape, begin, end in entries}
+    return {name: _array(name, data[begin:end], dtype, shape) for name, dtype, shape, begin, end in entries}
+
+
+def _array(name: str, data: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    array = data.view(dtype).reshape(shape)
+    if has_odd_booleans(array):
+        raise SafetensorsError(f"{name!r} has booleans that are neither 0 nor 1")
+    return array
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _parse(text: bytes, available: int) -> list[tuple[str, np.dtype, tuple[int, ...], int, int]]:
     """Checked (name, dtype, shape, begin, end), in the order of the data."""
     try:
-        header = json.loads(text, object_pairs_hook=_without_repeats)
+        header = json.loads(text.decode(), object_pairs_hook=without_repeats)  # decoded here: json guesses at UTF-16
     except (ValueError, RecursionError) as error:
         if isinstance(error, SafetensorsError):
             raise
@@ -132,16 +162,24 @@ def _parse(text: bytes, available: int) -> list[tuple[str, np.dtype, tuple[int, 
     entries = []
     for name, entry in header.items():
         if name == "__metadata__":
+            if not isinstance(entry, dict) or any(not isinstance(v, str) for v in entry.values()):
+                raise SafetensorsError("__metadata__ is not a mapping from text to text")
             continue
+        if not _is_text(name):
+            raise SafetensorsError(f"the name {name!r} is not proper Unicode")
+        if isinstance(entry, dict) and isinstance(entry.get("dtype"), str) and entry["dtype"] not in _DTYPES:
+            raise SafetensorsError(
+                f"{name!r} has the dtype {entry['dtype'][:40]!r}; those that are read are {', '.join(_DTYPES)}"
+            )
         try:
             dtype, shape, (begin, end) = _DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
         except (TypeError, KeyError, ValueError):
             raise SafetensorsError(f"the entry of {name!r} is not understood: {str(entry)[:200]}") from None
         if len(shape) > _MAX_RANK or any(type(n) is not int or n < 0 for n in (*shape, begin, end)):
             raise SafetensorsError(f"the entry of {name!r} has an impossible shape or place")
-        count = 1
-        for extent in shape:
-            count *= extent
+        if math.prod(filter(None, shape)) >= 1 << 59:  # NumPy counts bytes in 64 bits, also where there are none
+            raise SafetensorsError(f"the entry of {name!r} has an impossible shape or place")
+        count = math.prod(shape)
         if end - begin != count * dtype.itemsize:
             raise SafetensorsError(f"{name!r} of shape {shape} does not fill the {end - begin:,} bytes it claims")
         entries.append((name, dtype, shape, begin, end))
@@ -156,7 +194,7 @@ def _parse(text: bytes, available: int) -> list[tuple[str, np.dtype, tuple[int, 
     return entries
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         raise SafetensorsError("the header has the same name twice")

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+import numpy as np
+
 from lezero.io.atomic import atomic_file
 
 
@@ -90,27 +92,47 @@ def _title(file: Any) -> str:
     return name if isinstance(name, str) else f"the {type(file).__name__}"
 
 
+def has_odd_booleans(array: np.ndarray) -> bool:
+    """Whether bytes that are to be booleans are others than 0 and 1, which compute as neither."""
+    return array.dtype == np.bool_ and array.size > 0 and bool(array.view(np.uint8).max() > 1)
+
+
 def what_reads(start: bytes, label: str, asked: str) -> str:
     """Which function reads a file that the one `asked` refused, going by its first bytes and, failing that, by its name."""
     reader = _by_content(start) or _by_name(label)
     return "" if reader is None or asked in reader else f"; {reader}"
 
 
-def _by_content(start: bytes) -> str | None:
+def format_of(start: bytes) -> str | None:
+    """Which format a file with these first bytes is in, where they tell."""
     if start[:4] == b"PK\x03\x04":
-        if start[30:41] == b"header.json":
-            return _LZM
-        return _PTH if b"/data.pkl" in start[30:300] else None
+        first = start[30 : 30 + int.from_bytes(start[26:28], "little")]
+        if first == b"header.json":
+            return "lzm"
+        if first.endswith(b".npy"):
+            return "npz"
+        return "pth" if b"/data.pkl" in start[30:300] else None
     if start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04":
-        return _PTH
+        return "pth"
     if start[:6] == b"\x93NUMPY":
-        return "np.load reads NumPy's files"
-    return _SAFETENSORS if start[8:9] == b"{" and start[6:8] == b"\0\0" else None
+        return "npy"
+    return "safetensors" if start[8:9] == b"{" and start[6:8] == b"\0\0" else None
+
+
+def _by_content(start: bytes) -> str | None:
+    return _ADVICE.get(format_of(start) or "")
 
 
 _PTH = "lz.io.load_pth reads PyTorch's files"
 _SAFETENSORS = "lz.io.load_safetensors reads it"
 _LZM = "lz.load reads .lzm files"
+_ADVICE = {
+    "lzm": _LZM,
+    "npz": "lz.io.load_npz reads NumPy's archives",
+    "npy": "np.load reads NumPy's files",
+    "pth": _PTH,
+    "safetensors": _SAFETENSORS,
+}
 
 
 def _by_name(label: str) -> str | None:

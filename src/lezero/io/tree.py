@@ -49,7 +49,7 @@ class _Encoder:
 
     def value(self, obj: Any, path: tuple[str, ...], depth: int) -> Any:
         if depth > MAX_DEPTH:
-            raise TreeError(f"it is nested more than {MAX_DEPTH} deep at {_at(path)}")
+            raise TreeError(f"it is nested more than {MAX_DEPTH} deep at {at(path)}")
         if obj is None or isinstance(obj, bool):
             return obj
         if isinstance(obj, str):
@@ -62,7 +62,7 @@ class _Encoder:
             obj = obj.item()
         if isinstance(obj, int):
             if obj.bit_length() > _MAX_BITS:
-                raise TreeError(f"the integer at {_at(path)} is too long for JSON readers")
+                raise TreeError(f"the integer at {at(path)} is too long for JSON readers")
             return int(obj)
         if isinstance(obj, float):
             return float(obj) if math.isfinite(obj) else {"$float": repr(float(obj))}
@@ -76,7 +76,7 @@ class _Encoder:
             items = [self.value(item, (*path, str(i)), depth + 1) for i, item in enumerate(obj)]
             return {"$tuple": items} if isinstance(obj, tuple) else items
         raise TreeError(
-            f"a {type(obj).__name__} at {_at(path)} cannot be stored; tensors, arrays, numbers, strings, None, and dicts, "
+            f"a {type(obj).__name__} at {at(path)} cannot be stored; tensors, arrays, numbers, strings, None, and dicts, "
             "lists and tuples of them can (for a module or an optimizer, save its state_dict())"
         )
 
@@ -90,10 +90,10 @@ class _Encoder:
     def _key(self, key: Any, path: tuple[str, ...]) -> Any:
         if key is None or isinstance(key, (bool, int, float, str, tuple)):
             return self.value(key, path, 0)
-        raise TreeError(f"a dict at {_at(path)} has a {type(key).__name__} as a key, which cannot be stored")
+        raise TreeError(f"a dict at {at(path)} has a {type(key).__name__} as a key, which cannot be stored")
 
     def _tensor(self, t: Tensor, path: tuple[str, ...]) -> Any:
-        return self._array("$tensor", _storage(t), path, t.numpy())
+        return self._array("$tensor", storage_of(t), path, t.numpy())
 
     def _array(self, kind: str, owner: Any, path: tuple[str, ...], array: np.ndarray) -> Any:
         dtype = as_dtype(array.dtype)
@@ -108,7 +108,7 @@ class _Encoder:
         return {kind: name, "dtype": dtype.name}
 
 
-def _storage(t: Any) -> Any:
+def storage_of(t: Any) -> Any:
     """What two tensors share if they are one and the same value under two names (a tied weight)."""
     while t._base is not None and t._view is not None and t._view[0].name == "detach":
         t = t._base
@@ -174,9 +174,9 @@ def _proper(text: str, path: tuple[str, ...]) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise TreeError(f"the string {text!r} at {_at(path)} is not proper Unicode") from None
+        raise TreeError(f"the string {text!r} at {at(path)} is not proper Unicode") from None
     return text
 
 
-def _at(path: tuple[str, ...]) -> str:
+def at(path: tuple[str, ...]) -> str:
     return ".".join(path) or "the top"

@@ -41,6 +41,7 @@ class Module(SpeltArguments):
     _parameter_names: dict[str, None]
     _buffer_names: dict[str, bool]  # name -> persistent
     _module_names: dict[str, None]
+    _states_may_lack: tuple[str, ...] = ()  # buffers that older files were written without; they stay as they are
 
     def __new__(cls, *args: Any, **kwargs: Any):
         # Here rather than in __init__, so that a subclass may assign before it calls super().__init__().

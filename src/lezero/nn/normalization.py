@@ -24,6 +24,7 @@ class _WithStatistics(Module):
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
+    _states_may_lack = ("num_batches_tracked",)
 
     def __init__(
         self,

@@ -85,7 +85,8 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
             key = prefix + name
             expected.add(key)
             if key not in state:
-                missing.append(key)
+                if name not in owner._states_may_lack:
+                    missing.append(key)
                 continue
             new = state[key]
             if isinstance(new, (np.ndarray, np.generic)):

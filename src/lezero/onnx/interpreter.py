@@ -36,6 +36,8 @@ class Interpreter:
         values[""] = None
         for call, gone in zip(body.calls, body.last):
             results = self._call(call, values, opsets, attributes)
+            if any(call.outputs[len(results) :]):
+                raise _located(call, f"it gives {len(results)} results, and none for {call.outputs[len(results)]!r}")
             values.update(zip(call.outputs, results))
             values[""] = None
             for name in gone:
@@ -103,13 +105,37 @@ def check_operands(program: Program, operands: Sequence[Any]) -> None:
             _check_operand(declared, value, symbols)
 
 
+def check_results(program: Program, results: Sequence[Any]) -> None:
+    """Compare results with what the model says of its outputs.
+
+    Raises
+    ------
+    OnnxError
+        If a result has another dtype or rank, or another extent where the model names a number.
+    """
+    for declared, value in zip(program.body.outputs, results):
+        if not isinstance(value, Tensor) or declared.kind != "tensor":
+            continue
+        if declared.dtype is not None and value.dtype.numpy != declared.dtype:
+            raise OnnxError(f"output {declared.name!r} is said to be {declared.dtype.name}, and is {value.dtype.name}")
+        have, said = list(map(int, value.shape)), declared.shape
+        if said is not None and (
+            len(said) != len(have) or any(isinstance(d, int) and d != n for d, n in zip(said, have))
+        ):
+            raise OnnxError(f"output {declared.name!r} is said to have shape {_shown(said)}, and has {have}")
+
+
+def _shown(shape: Sequence[int | str | None]) -> str:
+    return "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"
+
+
 def _check_operand(declared: Declared, value: Tensor, symbols: dict[str, tuple[int, str]]) -> None:
     name = declared.name
     if declared.dtype is not None and value.dtype.numpy != declared.dtype:
         raise OnnxError(f"input {name!r} should be {declared.dtype.name}, not {value.dtype.name}")
     if declared.shape is None:
         return
-    shown = "[" + ", ".join("?" if d is None else str(d) for d in declared.shape) + "]"
+    shown = _shown(declared.shape)
     shape = list(map(int, value.shape))
     if len(shape) != len(declared.shape):
         raise OnnxError(f"input {name!r} should have shape {shown}, not {shape}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 
 from lezero import nn
 from lezero.nn.nested import parent_of
-from lezero.onnx.interpreter import Interpreter, check_operands
-from lezero.onnx.program import Body, Program, _bodies, read
+from lezero.onnx.checks import check_call, check_functions
+from lezero.onnx.interpreter import Interpreter, check_operands, check_results
+from lezero.onnx.program import Body, OnnxError, Program, _bodies, package, read
 from lezero.onnx.registry import find, has_tensor_type, on_device
 from lezero.tensor import Tensor, tensor
 
@@ -43,7 +45,16 @@ def load(source: Any) -> OnnxModule:
     >>> model = lz.onnx.load("model.onnx")
     >>> y = model(x)
     """
-    return OnnxModule(read(source))
+    try:
+        return OnnxModule(read(source))
+    except OnnxError:
+        raise
+    # What a damaged file makes of its own numbers and names is not foreseen one by one.
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        if not isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview, package().ModelProto)):
+            raise
+        name = source if isinstance(source, (str, os.PathLike)) else "the model"
+        raise OnnxError(f"{name} contradicts itself or is damaged: {error}") from error
 
 
 class OnnxModule(nn.Module):
@@ -70,7 +81,7 @@ class OnnxModule(nn.Module):
         self._places: list[tuple[Body, str, Any, str]] = []  # body, name, and where its tensor is: module and attribute
         self._host: dict[Body, dict[str, Any]] = {}
         fixed = _fixed(program)
-        for body in _all_bodies(program):
+        for body in all_bodies(program):
             host = self._host[body] = {}
             for name in list(body.constants):
                 array = body.constants.pop(name)
@@ -105,6 +116,7 @@ class OnnxModule(nn.Module):
         interpreter = Interpreter(self.program, constants, self.training)
         results = interpreter.run(self.program.body, operands, {}, self.program.opsets, {})
         results = [on_device(v) for v in results]
+        check_results(self.program, results)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
@@ -130,7 +142,7 @@ def _operand(value: Any) -> Any:
     return on_device(np.asarray(value)) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
-def _all_bodies(program: Program) -> Iterator[Body]:
+def all_bodies(program: Program) -> Iterator[Body]:
     todo = [program.body, *(f.body for f in program.functions.values())]
     while todo:
         body = todo.pop()
@@ -141,10 +153,11 @@ def _all_bodies(program: Program) -> Iterator[Body]:
 
 def _check_operators(program: Program) -> None:
     """Everything the model calls is known: said when it is read, not when it is called."""
-    from lezero.onnx.interpreter import _unknown
+    from lezero.onnx.interpreter import _located, _unknown
 
+    check_functions(program)
     opsets = {f.body: f.opsets for f in program.functions.values()}
-    for body in _all_bodies(program):
+    for body in all_bodies(program):
         versions = opsets.get(body, program.opsets)
         for call in body.calls:
             if (call.domain, call.operator, call.overload) in program.functions:
@@ -152,13 +165,16 @@ def _check_operators(program: Program) -> None:
             version = versions.get(call.domain, 1)
             if find(call.domain, call.operator, version) is None:
                 raise _unknown(call, version)
+            wrong = check_call(call, version)
+            if wrong is not None:
+                raise _located(call, wrong)
 
 
 def _fixed(program: Program) -> set[tuple[Body, str]]:
     """Constants that are only ever operands that are not trained."""
     fixed: set[tuple[Body, str]] = set()
     trained: set[tuple[Body, str]] = set()
-    for body in _all_bodies(program):
+    for body in all_bodies(program):
         for call in body.calls:
             found = find(call.domain, call.operator, program.opsets.get(call.domain, 1))
             for k, name in enumerate(call.inputs):

@@ -6,6 +6,7 @@ compute is in ``operators/``.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from lezero.io.source import what_reads
 from lezero.onnx import wire
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -58,7 +60,11 @@ class Call:
 
     def __str__(self) -> str:
         known = f"{self.domain}.{self.operator}" if self.domain else self.operator
-        return f"{known} (node {self.name!r})" if self.name else f"{known} (the node that gives {self.outputs[0]!r})"
+        return (
+            f"{known} (node {self.name!r})"
+            if self.name
+            else f"{known} (the node that gives {next(filter(None, self.outputs), 'nothing')!r})"
+        )
 
 
 @dataclass(eq=False)
@@ -134,9 +140,11 @@ def read(source: Any) -> Program:
     try:
         model.ParseFromString(wire.without_arrays(data))
     except (wire.WireError, onnx_decode_error()) as error:
-        raise OnnxError(f"{name} is not an ONNX model, or is cut short: {error}") from None
+        advice = what_reads(bytes(data[:512]), name, "lz.onnx.load")
+        raise OnnxError(f"{name} is not an ONNX model, or is cut short: {error}{advice}") from None
     if not model.HasField("graph") or not model.ir_version:
-        raise OnnxError(f"{name} is not an ONNX model: it has no graph")
+        advice = what_reads(bytes(data[:512]), name, "lz.onnx.load")
+        raise OnnxError(f"{name} is not an ONNX model: it has no graph{advice}")
     return _Reader(model, data, path, name).program()
 
 
@@ -178,6 +186,8 @@ class _Reader:
                 f"{self.name} is of version {model.ir_version} of the format; the installed onnx package knows up to "
                 f"{onnx.IR_VERSION}: a newer one is needed (pip install -U onnx)"
             )
+        if model.ir_version >= 3 and not model.opset_import:
+            raise OnnxError(f"{self.name} does not say which version of the operators it uses, or is cut short")
         opsets = self._opsets(model.opset_import)
         functions = {(_domain(f.domain), f.name, f.overload): self._function(f, opsets) for f in model.functions}
         metadata = {e.key: e.value for e in model.metadata_props}
@@ -199,12 +209,21 @@ class _Reader:
         return Function(body, tuple(f.attribute), defaults, {**opsets, **self._opsets(f.opset_import)})
 
     def _body(self, graph: Any) -> Body:
+        self._differ(
+            "initialisers", [t.name for t in graph.initializer] + [s.values.name for s in graph.sparse_initializer]
+        )
+        self._differ("inputs", [v.name for v in graph.input])
         constants = {t.name: self.array(t) for t in graph.initializer}
         for s in graph.sparse_initializer:
             constants[s.values.name] = self._dense(s)
         inputs = [self._declared(v) for v in graph.input if v.name not in constants]
         outputs = [self._declared(v) for v in graph.output]
         return self._ordered(graph.name, self._calls(graph.node), inputs, outputs, constants)
+
+    def _differ(self, what: str, names: list[str]) -> None:
+        if len(set(names)) != len(names):
+            twice = next(n for n in names if names.count(n) > 1)
+            raise OnnxError(f"{self.name}: two {what} are named {twice!r}")
 
     def _ordered(
         self, name: str, calls: list[Call], inputs: list[Declared], outputs: list[Declared],
@@ -313,6 +332,18 @@ class _Reader:
 
     def array(self, t: Any) -> np.ndarray:
         """A tensor message as an array; what lies in a file is read where it is used."""
+        try:
+            return self._array(t)
+        except OnnxError:
+            raise
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise OnnxError(
+                f"{self.name}: the tensor {t.name!r} of shape {list(t.dims)} is damaged: {error}"
+            ) from error
+
+    def _array(self, t: Any) -> np.ndarray:
+        if len(t.dims) > MOST_DIMENSIONS or any(d < 0 for d in t.dims) or math.prod(t.dims) >= 1 << 62:
+            raise OnnxError(f"{self.name}: the tensor {t.name!r} has an impossible shape, {list(t.dims)}")
         if t.data_location != self.onnx.TensorProto.EXTERNAL:
             array = self.onnx.numpy_helper.to_array(t)
             return array.astype(object) if array.dtype.kind in "OSU" else array
@@ -321,7 +352,7 @@ class _Reader:
         begin = int(where.get("offset", 0))
         end = begin + int(where["length"]) if "length" in where else len(data)
         shape, dtype = tuple(t.dims), numpy_dtype(t.data_type)
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         bits = PACKED.get(self.onnx.TensorProto.DataType.Name(t.data_type), dtype.itemsize * 8)
         if not 0 <= begin <= end <= len(data) or end - begin != -(-count * bits // 8):
             raise OnnxError(
@@ -353,6 +384,17 @@ class _Reader:
 
     def _dense(self, s: Any) -> np.ndarray:
         values, indices = self.array(s.values), self.array(s.indices)
+        shape = tuple(s.dims)
+        if any(d < 0 for d in shape) or math.prod(shape) * values.itemsize > MOST_DENSE:
+            raise OnnxError(
+                f"{self.name}: the sparse tensor {s.values.name!r} of shape {list(shape)} takes more than {MOST_DENSE:,} bytes"
+            )
+        if indices.size and (
+            indices.min() < 0 or (indices >= (math.prod(shape) if indices.ndim == 1 else np.array(shape))).any()
+        ):
+            raise OnnxError(
+                f"{self.name}: the sparse tensor {s.values.name!r} of shape {list(shape)} has elements outside it"
+            )
         dense = np.zeros(tuple(s.dims), values.dtype)
         if indices.ndim == 1:
             dense.reshape(-1)[indices] = values
@@ -361,6 +403,10 @@ class _Reader:
         return dense
 
 
+MOST_DENSE = 1 << 31
+"""Bytes that a sparse tensor may take, since it is kept dense."""
+MOST_DIMENSIONS = 64
+"""NumPy's."""
 PACKED = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 """Bits of an element of the types of which several share a byte."""
 

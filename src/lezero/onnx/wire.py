@@ -27,6 +27,7 @@ _INSIDE: dict[str, dict[int, str]] = {
     NODE: {5: ATTRIBUTE},
     ATTRIBUTE: {5: TENSOR, 6: GRAPH, 10: TENSOR, 11: GRAPH},
 }
+_DEEPEST = 100
 _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
 
 
@@ -34,21 +35,25 @@ class WireError(ValueError):
     """Bytes that are not a protobuf message."""
 
 
-def without_arrays(data: memoryview, message: str = MODEL, begin: int = 0, end: int | None = None) -> bytes:
+def without_arrays(
+    data: memoryview, message: str = MODEL, begin: int = 0, end: int | None = None, depth: int = 0
+) -> bytes:
     """The message in ``data[begin:end]`` with large arrays replaced by references to their places in `data`.
 
     Raises
     ------
     WireError
-        If it is not a message, or cut short.
+        If it is not a message, cut short, or nested more deeply than protobuf reads.
     """
+    if depth > _DEEPEST:
+        raise WireError(f"messages are nested more than {_DEEPEST} deep")
     inside = _INSIDE.get(message, {})
     parts: list[bytes | memoryview] = []
     for number, kind, at, first, last in _fields(data, begin, len(data) if end is None else end):
         if kind == 2 and last - first >= LEAST and message == TENSOR and number == _RAW_DATA:
             parts.append(_reference(first, last - first))
         elif kind == 2 and last - first >= LEAST and number in inside:
-            body = without_arrays(data, inside[number], first, last)
+            body = without_arrays(data, inside[number], first, last, depth + 1)
             parts += (_varint(number << 3 | 2), _varint(len(body)), body)
         else:
             parts.append(data[at:last])
