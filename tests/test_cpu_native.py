@@ -171,6 +171,22 @@ def test_an_impossible_level_is_refused_with_the_possible_ones(monkeypatch, leve
         detect.detect()
 
 
+def test_how_much_llvm_optimises_can_be_chosen(monkeypatch):
+    monkeypatch.setenv("LEZERO_COMPILE_EFFORT", "0")
+    quick = detect.detect()
+    monkeypatch.delenv("LEZERO_COMPILE_EFFORT")
+    usual = detect.detect()
+    assert (quick.effort, usual.effort) == (0, 3) and digest(source(ADD), quick) != digest(source(ADD), usual)
+    images = [compile_to_object(ADD, target) for target in (quick, usual)]
+    assert images[0] != images[1]
+    helper = compiler_module._Helper.start()
+    assert [helper.compile(ADD, target) for target in (quick, usual)] == images
+    helper.close()
+    monkeypatch.setenv("LEZERO_COMPILE_EFFORT", "4")
+    with pytest.raises(ValueError, match=r"LEZERO_COMPILE_EFFORT='4'.*how much LLVM optimises, from 0 to 3"):
+        detect.detect()
+
+
 def test_broken_code_is_refused_with_llvms_reason():
     with pytest.raises(CompileError, match="expected type"):
         compile_to_object("define void @kernel(", detect.detect())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -82,6 +84,69 @@ def test_shapes_computed_from_a_dynamic_dimension():
 def test_weights_in_constant_nodes_and_small_ones():
     constant = node("Constant", "", "w", value=numpy_helper.from_array(W, "w"))
     check(load(model_of([constant, node("MatMul", "x w", "y")], [value("x", ["n", 60])], [value("y")])))
+
+
+def test_what_of_constants_is_trained():
+    """Weights, wherever they are; not single numbers in nodes, nor statistics, also where a branch reads them."""
+    constants = {"w": W, "three": np.array([3], np.float32), "mean": W[0], "var": W[0] ** 2, "b": W[1]}
+    nodes = [node("Constant", "", n, value=numpy_helper.from_array(constants[n])) for n in ("w", "three", "mean")]
+    weights = {n: constants[n] for n in ("b", "var")}
+    nodes += [node("MatMul", "x w", "h"), node("Mul", "h three", "m"), node("Add", "m one", "p")]
+    normal = helper.make_graph([node("BatchNormalization", "p b b mean var", "n")], "n", [], [value("n")])
+    nodes.append(node("If", "c", "y", then_branch=normal, else_branch=normal))
+    model = load(
+        model_of(
+            nodes, [value("x"), value("c", [], TensorProto.BOOL)], [value("y")], weights | {"one": np.float32([1])}
+        )
+    )
+    assert {n for n, _ in model.named_parameters()} == {"w", "b", "one"}
+    assert {n for n, _ in model.named_buffers()} == {"three", "mean", "var"}
+    want = (X @ W * 3 + 1 - W[0]) / np.sqrt(W[0] ** 2 + 1e-5) * W[1] + W[1]
+    np.testing.assert_allclose(model(X, np.array(True)).detach().numpy(), want, 1e-4, 1e-4)
+
+
+def test_a_file_that_is_written_over_or_cut_short_while_its_model_is_in_use(tmp_path):
+    path = tmp_path / "m.onnx"
+    onnx.save(linear(), path)
+    model = load(path)
+    with path.open("r+b") as file:
+        file.write(b"\xff" * path.stat().st_size)
+    check(model)
+    path.write_bytes(b"")
+    check(model)
+
+
+def test_a_file_that_ends_before_what_it_is_said_to_hold(tmp_path):
+    from lezero.onnx.stored import Stored
+
+    path = tmp_path / "w.bin"
+    path.write_bytes(bytes(39))
+    for stored in (Stored(path), Stored(memoryview(path.read_bytes()))):
+        assert not stored.array(7, (2, 4), np.dtype("f4")).any()
+        with pytest.raises(EOFError):
+            stored.array(8, (2, 4), np.dtype("f4"))
+        stored.close()
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/clear_refs"), reason="how much memory a process took is asked of Linux"
+)
+def test_weights_are_in_memory_once(tmp_path):
+    w = np.arange(16 << 20, dtype=np.float32)
+    nodes = [node("Mul", "x w", "m"), node("ReduceMax", "m", "y")]
+    onnx.save(model_of(nodes, [value("x", [1])], [value("y")], {"w": w}), tmp_path / "m.onnx")
+    code = """if True:
+        import sys, lezero as lz, numpy as np, onnx.helper, onnx.numpy_helper
+        open("/proc/self/clear_refs", "w").write("5")
+        peak = lambda: int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) << 10
+        before = peak()
+        with lz.no_grad():
+            lz.onnx.load(sys.argv[1]).eval()(np.ones(1, np.float32)).numpy()
+        print(peak() - before)
+    """
+    command = [sys.executable, "-c", code, str(tmp_path / "m.onnx")]
+    taken = [int(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(2)]
+    assert w.nbytes <= min(taken) < 1.25 * w.nbytes  # the first may compile a kernel
 
 
 def test_nodes_in_any_order_and_results_left_out():

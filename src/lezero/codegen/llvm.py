@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lezero.codegen.target import Target
 
-_machines: dict[tuple[str, str, str], Any] = {}
+_machines: dict[tuple[str, str, str, int], Any] = {}
 
 
 class CompileError(RuntimeError):
@@ -35,7 +35,7 @@ def compile_to_object(ir_text: str, target: Target) -> bytes:
     ir_text : str
         LLVM assembly of one module; its triple is replaced by the target's.
     target : Target
-        Only ``triple``, ``cpu`` and ``features`` are read.
+        Only ``triple``, ``cpu``, ``features`` and ``effort`` are read.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def compile_to_object(ir_text: str, target: Target) -> bytes:
     """
     import llvmlite.binding as llvm
 
-    machine = _machine(target.triple, target.cpu, target.features)
+    machine = _machine(target.triple, target.cpu, target.features, target.effort)
     # A context of its own: whatever LLVM makes unique in it (types, constants) goes with it.
     context = llvm.create_context()
     # An interrupt's traceback may hold the module and the context in a cycle, which is finalised in any order, and LLVM
@@ -58,7 +58,7 @@ def compile_to_object(ir_text: str, target: Target) -> bytes:
     try:
         module = llvm.parse_assembly(ir_text, context=context)
         try:
-            return _optimised(llvm, module, machine, target.triple)
+            return _optimised(llvm, module, machine, target)
         finally:
             module.close()
             context._owned = False
@@ -66,11 +66,11 @@ def compile_to_object(ir_text: str, target: Target) -> bytes:
         raise CompileError(f"LLVM refused the generated code: {error}") from None
 
 
-def _optimised(llvm: Any, module: Any, machine: Any, triple: str) -> bytes:
-    module.triple = triple
+def _optimised(llvm: Any, module: Any, machine: Any, target: Target) -> bytes:
+    module.triple = target.triple
     module.data_layout = str(machine.target_data)
     module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options = llvm.create_pipeline_tuning_options(speed_level=target.effort)
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_interleaving = False
@@ -79,8 +79,8 @@ def _optimised(llvm: Any, module: Any, machine: Any, triple: str) -> bytes:
     return machine.emit_object(module)
 
 
-def _machine(triple: str, cpu: str, features: str) -> Any:
-    key = (triple, cpu, features)
+def _machine(triple: str, cpu: str, features: str, effort: int) -> Any:
+    key = (triple, cpu, features, effort)
     machine = _machines.get(key)
     if machine is None:
         import llvmlite.binding as llvm
@@ -90,7 +90,9 @@ def _machine(triple: str, cpu: str, features: str) -> Any:
         llvm.initialize_native_asmparser()  # inline assembly
         try:
             found = llvm.Target.from_triple(triple)
-            machine = found.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
+            machine = found.create_target_machine(
+                cpu=cpu, features=features, opt=effort, reloc="pic", codemodel="small"
+            )
         except RuntimeError as error:
             raise NoTargetError(
                 f"this build of llvmlite generates no code for {triple} ({error}). Install one that does "

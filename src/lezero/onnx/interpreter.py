@@ -9,6 +9,7 @@ import numpy as np
 
 from lezero.onnx.program import Body, Call, Declared, FromCaller, Function, OnnxError, Program
 from lezero.onnx.registry import Context, find, known_domains, on_device
+from lezero.runtime.jit import CaptureError
 from lezero.tensor import Tensor
 
 
@@ -62,11 +63,14 @@ class Interpreter:
         )
         try:
             if found.on_host is not None and all(v is None or isinstance(v, np.ndarray) for v in operands):
-                result = found.on_host(*operands, **given)
+                result = _as_array(found.on_host(*operands, **given))
             elif found.host:
                 result = found.compute(context, *operands, **given)
             else:
                 result = found.compute(context, *map(on_device, operands), **given)
+        except CaptureError as error:
+            error.add_note(f"in {call}")
+            raise
         except Exception as error:
             if isinstance(error, OnnxError) and error.located:
                 raise
@@ -77,6 +81,13 @@ class Interpreter:
         operands += [None] * (len(function.body.inputs) - len(operands))
         attributes = {**function.defaults, **given}
         return self.run(function.body, operands, {}, function.opsets, attributes)
+
+
+def _as_array(value: Any) -> Any:
+    """NumPy gives a scalar for arrays without dimensions; an integer may be a symbol, and stays one."""
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    return np.array(value, object) if isinstance(value, int) else value
 
 
 def _located(call: Call, what: str) -> OnnxError:

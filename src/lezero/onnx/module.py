@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakMethod
 
 import numpy as np
 
 from lezero import nn
+from lezero.graph.dtype import as_dtype
 from lezero.nn.nested import parent_of
+from lezero.onnx.captured import Captured
 from lezero.onnx.checks import check_call, check_functions
 from lezero.onnx.interpreter import Interpreter, check_operands, check_results
 from lezero.onnx.program import Body, OnnxError, Program, _bodies, package, read
 from lezero.onnx.registry import find, has_tensor_type, on_device
-from lezero.tensor import Tensor, tensor
+from lezero.runtime.recorder import STATE
+from lezero.tensor import Tensor, is_grad_enabled
+from lezero.tensor.creation import _from_array
 
 SMALL = 1024
-"""Elements up to which constants that are not floating-point may be shapes, axes and the like, which are known while recording."""
+"""Elements up to which integers may be shapes, axes and the like, which are known while recording."""
 
 
 def load(source: Any) -> OnnxModule:
@@ -78,24 +83,26 @@ class OnnxModule(nn.Module):
         self.output_names = [v.name for v in program.body.outputs]
         self.metadata = program.metadata
         _check_operators(program)
+        self._captured: Captured | None = None
         self._places: list[tuple[Body, str, Any, str]] = []  # body, name, and where its tensor is: module and attribute
         self._host: dict[Body, dict[str, Any]] = {}
-        fixed = _fixed(program)
+        uses = _uses(program)
         for body in all_bodies(program):
             host = self._host[body] = {}
             for name in list(body.constants):
-                array = body.constants.pop(name)
-                trained = (body, name) not in fixed and array.dtype.kind == "f" and array.ndim > 0
-                if (array.dtype.kind in "iub" and array.size <= SMALL) or not has_tensor_type(array.dtype):
+                array, use = body.constants.pop(name), uses.get((body, name), {"trained"})
+                if _on_host(array, use):
                     host[name] = array
                 else:
-                    self._keep(body, name, array, trained)
+                    trained = "trained" in use and name not in body.numbers and array.ndim > 0
+                    self._keep(body, name, array, trained and as_dtype(array.dtype).is_floating_point)
+        self._holders = list({id(m): m for _, _, m, _ in self._places}.values())
 
     def _keep(self, body: Body, name: str, array: np.ndarray, trained: bool) -> None:
         at, last = parent_of(self, name)
         while hasattr(at, last):
             last += "_"
-        value = tensor(array)
+        value = _from_array(array)
         setattr(at, last, nn.Parameter(value) if trained else nn.Buffer(value))
         self._places.append((body, name, at, last))
 
@@ -110,14 +117,31 @@ class OnnxModule(nn.Module):
         """
         operands = [_operand(v) for v in self._in_order(inputs, named)]
         check_operands(self.program, operands)
+        captured = STATE.capture is None and not is_grad_enabled() and all(isinstance(v, Tensor) for v in operands)
+        results = self._without_gradients(operands) if captured else self._results(operands)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _without_gradients(self, operands: Sequence[Any]) -> list[Any]:
+        if self._captured is None:
+            self._captured = Captured(WeakMethod(self._results))
+        return self._captured(operands)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_captured": None}
+
+    def _results(self, operands: Sequence[Any]) -> list[Any]:
+        """The results, recorded operator by operator."""
         constants = {body: dict(host) for body, host in self._host.items()}
         for body, name, module, attribute in self._places:
             constants[body][name] = getattr(module, attribute)
+        if STATE.capture is not None:
+            for module in self._holders:
+                STATE.capture.saw(module)
         interpreter = Interpreter(self.program, constants, self.training)
         results = interpreter.run(self.program.body, operands, {}, self.program.opsets, {})
         results = [on_device(v) for v in results]
         check_results(self.program, results)
-        return results[0] if len(results) == 1 else tuple(results)
+        return results
 
     def _in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
         names = self.input_names
@@ -134,6 +158,12 @@ class OnnxModule(nn.Module):
         if missing:
             raise TypeError(f"missing inputs: {', '.join(missing)}")
         return [given.get(name) for name in names]
+
+
+def _on_host(array: np.ndarray, use: set[str]) -> bool:
+    if not has_tensor_type(array.dtype):
+        return True
+    return array.size <= SMALL and (array.dtype.kind in "iub" or use == {"known"})
 
 
 def _operand(value: Any) -> Any:
@@ -170,16 +200,25 @@ def _check_operators(program: Program) -> None:
                 raise _located(call, wrong)
 
 
-def _fixed(program: Program) -> set[tuple[Body, str]]:
-    """Constants that are only ever operands that are not trained."""
-    fixed: set[tuple[Body, str]] = set()
-    trained: set[tuple[Body, str]] = set()
-    for body in all_bodies(program):
+def _uses(program: Program) -> dict[tuple[Body, str], set[str]]:
+    """How each constant is used: "trained", "fixed", or "known" where it is asked for while recording, as sizes are."""
+    uses: dict[tuple[Body, str], set[str]] = {}
+
+    def visit(body: Body, around: Mapping[str, Body], opsets: Mapping[str, int]) -> None:
+        owners = {n: around[n] for n in body.free if n in around} | dict.fromkeys(body.constants, body)
         for call in body.calls:
-            found = find(call.domain, call.operator, program.opsets.get(call.domain, 1))
+            found = find(call.domain, call.operator, opsets.get(call.domain, 1))
             for k, name in enumerate(call.inputs):
-                (fixed if found is not None and k in found.fixed else trained).add((body, name))
-    return fixed - trained
+                if name in owners:
+                    use = "trained" if found is None or k not in found.fixed else "known" if found.host else "fixed"
+                    uses.setdefault((owners[name], name), set()).add(use)
+            for inner in _bodies(call):
+                visit(inner, owners, opsets)
+
+    visit(program.body, {}, program.opsets)
+    for function in program.functions.values():
+        visit(function.body, {}, function.opsets)
+    return uses
 
 
 def as_arrays(value: Any) -> Any:

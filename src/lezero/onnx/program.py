@@ -7,7 +7,6 @@ compute is in ``operators/``.
 from __future__ import annotations
 
 import math
-import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import numpy as np
 
 from lezero.io.source import what_reads
 from lezero.onnx import wire
+from lezero.onnx.stored import Stored, owned
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
@@ -71,6 +71,8 @@ class Call:
 class Body:
     """A graph: calls in an order in which they can be made.
 
+    constants : by name, arrays in memory of their own
+    numbers : constants of one element that the graph has as nodes, as it has the 6 of a clipping
     free : names that calls read and that neither the graph nor its calls give (of the graph around it)
     last : for each call, names that nothing reads after it
     """
@@ -80,6 +82,7 @@ class Body:
     inputs: list[Declared]
     outputs: list[Declared]
     constants: dict[str, np.ndarray]
+    numbers: frozenset[str] = frozenset()
     free: frozenset[str] = frozenset()
     last: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -131,21 +134,31 @@ def read(source: Any) -> Program:
     if isinstance(source, onnx.ModelProto):
         return _Reader(source, None, "", "the model").program()
     if isinstance(source, (bytes, bytearray, memoryview)):
-        data, path = memoryview(source), ""
+        path, data = "", Stored(memoryview(source))
     else:
         path = os.fspath(source)
-        data = _mapped(Path(path))
-    name = path or "the model"
-    model = onnx.ModelProto()
+        data = _opened(Path(path))
     try:
-        model.ParseFromString(wire.without_arrays(data))
+        name = path or "the model"
+        return _Reader(_message(data, name), data, path, name).program()
+    finally:
+        data.close()
+
+
+def _message(data: Stored, name: str) -> Any:
+    """The model without its large arrays."""
+    model = package().ModelProto()
+    try:
+        model.ParseFromString(wire.without_arrays(data.view()))
     except (wire.WireError, onnx_decode_error()) as error:
-        advice = what_reads(bytes(data[:512]), name, "lz.onnx.load")
-        raise OnnxError(f"{name} is not an ONNX model, or is cut short: {error}{advice}") from None
+        raise OnnxError(f"{name} is not an ONNX model, or is cut short: {error}{_advice(data, name)}") from None
     if not model.HasField("graph") or not model.ir_version:
-        advice = what_reads(bytes(data[:512]), name, "lz.onnx.load")
-        raise OnnxError(f"{name} is not an ONNX model: it has no graph{advice}")
-    return _Reader(model, data, path, name).program()
+        raise OnnxError(f"{name} is not an ONNX model: it has no graph{_advice(data, name)}")
+    return model
+
+
+def _advice(data: Stored, name: str) -> str:
+    return what_reads(bytes(data.view()[:512]), name, "lz.onnx.load")
 
 
 def package() -> Any:
@@ -164,22 +177,29 @@ def onnx_decode_error() -> type[Exception]:
     return DecodeError
 
 
-def _mapped(path: Path) -> memoryview:
-    """A file's bytes, read where they are used."""
-    with path.open("rb") as file:
-        if not file.seek(0, 2):
-            raise OnnxError(f"{path} is empty")
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+def _opened(path: Path) -> Stored:
+    stored = Stored(path)
+    if not stored.size:
+        stored.close()
+        raise OnnxError(f"{path} is empty")
+    return stored
 
 
 class _Reader:
     """From messages to a program.  `data` is what the file holds, `path` where it lies."""
 
-    def __init__(self, model: Any, data: memoryview | None, path: str, name: str):
+    def __init__(self, model: Any, data: Stored | None, path: str, name: str):
         self.onnx, self.model, self.data, self.path, self.name = package(), model, data, path, name
-        self.files: dict[Path, memoryview] = {}
+        self.files: dict[Path, Stored] = {}
 
     def program(self) -> Program:
+        try:
+            return self._program()
+        finally:
+            for file in self.files.values():
+                file.close()
+
+    def _program(self) -> Program:
         model, onnx = self.model, self.onnx
         if model.ir_version > onnx.IR_VERSION:
             raise OnnxError(
@@ -230,7 +250,7 @@ class _Reader:
         constants: dict[str, np.ndarray],
     ) -> Body:  # fmt: skip
         """A body with its calls in order; what is read and not given is of the graph around it."""
-        given = {v.name for v in inputs} | constants.keys() | {""}
+        given = {v.name for v in inputs} | constants.keys()
         made_by: dict[str, Call] = {}
         for c in calls:
             for o in c.outputs:
@@ -238,10 +258,16 @@ class _Reader:
                     raise OnnxError(f"{self.name}: {c} gives {o!r}, which is given already")
                 made_by[o] = c
         made_by.pop("", None)
-        ordered = self._sorted(calls, made_by)
+        known = {name: constant_value(c) for name, c in made_by.items() if _is_constant(c)}
+        given |= known.keys() | {""}
+        made_by = {name: c for name, c in made_by.items() if name not in known}
+        ordered = self._sorted([c for c in calls if not _is_constant(c)], made_by)
         reads = [(*c.inputs, *(n for b in _bodies(c) for n in b.free)) for c in ordered]
         free = {n for r in reads for n in r} | {v.name for v in outputs}
-        body = Body(name, ordered, inputs, outputs, constants, frozenset(free - given - made_by.keys()))
+        numbers = frozenset(n for n, array in known.items() if array.size == 1)
+        body = Body(
+            name, ordered, inputs, outputs, constants | known, numbers, frozenset(free - given - made_by.keys())
+        )
         body.last = _last_reads(body, reads)
         return body
 
@@ -331,7 +357,7 @@ class _Reader:
     # -- arrays -------------------------------------------------------------------------------------------------
 
     def array(self, t: Any) -> np.ndarray:
-        """A tensor message as an array; what lies in a file is read where it is used."""
+        """A tensor message as an array in memory of its own."""
         try:
             return self._array(t)
         except OnnxError:
@@ -346,28 +372,34 @@ class _Reader:
             raise OnnxError(f"{self.name}: the tensor {t.name!r} has an impossible shape, {list(t.dims)}")
         if t.data_location != self.onnx.TensorProto.EXTERNAL:
             array = self.onnx.numpy_helper.to_array(t)
-            return array.astype(object) if array.dtype.kind in "OSU" else array
+            return array.astype(object) if array.dtype.kind in "OSU" else owned(array)
         where = {e.key: e.value for e in t.external_data}
         data = self._file(t.name, where.get("location", ""))
         begin = int(where.get("offset", 0))
-        end = begin + int(where["length"]) if "length" in where else len(data)
+        end = begin + int(where["length"]) if "length" in where else data.size
         shape, dtype = tuple(t.dims), numpy_dtype(t.data_type)
         count = math.prod(shape)
         bits = PACKED.get(self.onnx.TensorProto.DataType.Name(t.data_type), dtype.itemsize * 8)
-        if not 0 <= begin <= end <= len(data) or end - begin != -(-count * bits // 8):
+        if not 0 <= begin <= end <= data.size or end - begin != -(-count * bits // 8):
             raise OnnxError(
                 f"{self.name}: {t.name!r} is {dtype.name} of shape {list(shape)}, {-(-count * bits // 8)} bytes, and its data are said to "
-                f"lie at bytes {begin} to {end} of {len(data)}"
+                f"lie at bytes {begin} to {end} of {data.size}"
             )
-        if bits < 8:
-            whole = self.onnx.TensorProto()
-            whole.CopyFrom(t)
-            del whole.external_data[:]
-            whole.data_location, whole.raw_data = self.onnx.TensorProto.DEFAULT, bytes(data[begin:end])
-            return self.onnx.numpy_helper.to_array(whole)
-        return np.frombuffer(data[begin:end], np.uint8).view(dtype).reshape(shape) if count else np.empty(shape, dtype)
+        try:
+            return data.array(begin, shape, dtype) if bits >= 8 else self._unpacked(t, data, begin, end)
+        except EOFError as error:
+            raise OnnxError(f"{self.name} was cut short while it was read: {error}") from None
 
-    def _file(self, tensor: str, location: str) -> memoryview:
+    def _unpacked(self, t: Any, data: Stored, begin: int, end: int) -> np.ndarray:
+        """Of a type of which several elements share a byte."""
+        whole = self.onnx.TensorProto()
+        whole.CopyFrom(t)
+        del whole.external_data[:]
+        raw = data.array(begin, (end - begin,), np.dtype(np.uint8)).tobytes()
+        whole.data_location, whole.raw_data = self.onnx.TensorProto.DEFAULT, raw
+        return self.onnx.numpy_helper.to_array(whole)
+
+    def _file(self, tensor: str, location: str) -> Stored:
         if location == wire.HERE and self.data is not None:
             return self.data
         folder = Path(self.path or ".").resolve().parent if self.path else Path.cwd()
@@ -379,7 +411,7 @@ class _Reader:
         if path not in self.files:
             if not path.is_file():
                 raise OnnxError(f"{self.name}: the data of {tensor!r} should lie in {location!r}, which is not there")
-            self.files[path] = _mapped(path)
+            self.files[path] = _opened(path)
         return self.files[path]
 
     def _dense(self, s: Any) -> np.ndarray:
@@ -433,6 +465,24 @@ def _bodies(call: Call) -> Iterator[Body]:
             yield v
         elif isinstance(v, list):
             yield from (b for b in v if isinstance(b, Body))
+
+
+def _is_constant(call: Call) -> bool:
+    """Whether it stands for a value that is known now, and no function's caller gives."""
+    if (call.domain, call.operator) != ("", "Constant"):
+        return False
+    return not any(isinstance(v, FromCaller) for v in call.attributes.values())
+
+
+def constant_value(call: Call) -> np.ndarray:
+    """What a node `Constant` gives."""
+    if len(call.attributes) != 1:
+        raise OnnxError(f"{call}: one value is needed, and there are {len(call.attributes)}")
+    ((name, value),) = call.attributes.items()
+    if name in ("value", "sparse_value"):
+        return value
+    dtype = {"float": np.float32, "int": np.int64, "string": object}[name.removeprefix("value_").removesuffix("s")]
+    return np.array(value, dtype)
 
 
 def _last_reads(body: Body, reads: list[tuple[str, ...]]) -> list[tuple[str, ...]]:

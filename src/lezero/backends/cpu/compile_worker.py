@@ -3,7 +3,7 @@
 Started by path with ``-S -E`` and told where the parent finds its packages, so that it imports llvmlite and
 ``codegen/llvm.py`` and nothing else.  It ends by itself when its parent goes or has had nothing to do for a while.
 
-A request is four length-prefixed strings (triple, cpu, features, IR); a reply is one byte, 1 for an object and 0 for
+A request is five length-prefixed strings (triple, cpu, features, effort, IR); a reply is one byte, 1 for an object and 0 for
 an error message, and a length-prefixed string.
 """
 
@@ -43,12 +43,13 @@ def main(llvm_path, search_path, idle_seconds):
     # Requests are read whole and answered before the next is sent, so nothing hides in the stream's buffer.
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     while not _idle(requests, float(idle_seconds)):
-        request = [read_string(requests) for _ in range(4)]
+        request = [read_string(requests) for _ in range(5)]
         if None in request:
             return
-        triple, cpu, features, text = (part.decode() for part in request)
+        triple, cpu, features, effort, text = (part.decode() for part in request)
+        target = SimpleNamespace(triple=triple, cpu=cpu, features=features, effort=int(effort))
         try:
-            good, content = 1, llvm.compile_to_object(text, SimpleNamespace(triple=triple, cpu=cpu, features=features))
+            good, content = 1, llvm.compile_to_object(text, target)
         except Exception as error:
             good, content = 0, str(error).encode()
         replies.write(bytes([good]))

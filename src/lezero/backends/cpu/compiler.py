@@ -226,7 +226,7 @@ class _Helper:
         requests, replies = self._process.stdin, self._process.stdout
         assert requests is not None and replies is not None
         try:
-            for part in (target.triple, target.cpu, target.features, text):
+            for part in (target.triple, target.cpu, target.features, str(target.effort), text):
                 compile_worker.write_string(requests, part.encode())
             requests.flush()
             good = replies.read(1)

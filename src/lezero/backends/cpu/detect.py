@@ -1,7 +1,8 @@
 """Which level this processor runs, and the :class:`Target` that describes it.
 
 On Linux everything comes from ``/proc/cpuinfo`` and sysfs, without loading LLVM; elsewhere llvmlite is asked.
-``LEZERO_CPU`` lowers the level, so that one machine tests all levels below its own.
+``LEZERO_CPU`` lowers the level, so that one machine tests all levels below its own, and ``LEZERO_COMPILE_EFFORT`` what
+LLVM does: at 0 kernels are compiled in a tenth of the time, and take several times theirs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lezero import knobs
 from lezero.codegen.target import ARM_LEVELS, LEVELS, TARGETS, Target
 from lezero.knobs import KnobError
 
@@ -55,19 +57,20 @@ def detect() -> Target:
     Raises
     ------
     KnobError
-        If ``LEZERO_CPU`` names no level, or one that this processor does not have.
+        If ``LEZERO_CPU`` names no level, or one that this processor does not have, or ``LEZERO_COMPILE_EFFORT`` is no effort.
     """
-    return _target(os.environ.get("LEZERO_CPU", "").strip().lower())
+    effort = knobs.number("LEZERO_COMPILE_EFFORT", 3, "how much LLVM optimises", 0, 3)
+    return _target(os.environ.get("LEZERO_CPU", "").strip().lower(), effort)
 
 
 @functools.cache
-def _target(limit: str) -> Target:
+def _target(limit: str, effort: int) -> Target:
     levels = available_levels()
     level = limit or levels[-1]
     if level not in levels:
         why = "this processor does not have it" if level in TARGETS else "there is no such level"
         raise KnobError(f"LEZERO_CPU={limit!r}: {why}; on this machine it can be one of {', '.join(levels)}")
-    changes: dict[str, Any] = {"triple": _triple(), **_cache_sizes()}
+    changes: dict[str, Any] = {"triple": _triple(), "effort": effort, **_cache_sizes()}
     if level == "generic":
         changes["cpu"] = ""  # LLVM's baseline of whatever the triple says
     return replace(TARGETS[level], **changes)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import lezero as lz
-from lezero.onnx.program import OnnxError
+from lezero.onnx.program import OnnxError, constant_value
 from lezero.onnx.registry import Context, host_shape, integers, on_device, on_host, operator
 from lezero.tensor import Tensor, tensor
 
@@ -27,18 +28,10 @@ def size(_: Context, x: Any) -> np.ndarray:
 
 
 @operator("Constant", host=True)
-def constant(
-    _: Context, *, value: Any = None, sparse_value: Any = None, value_float: float | None = None, value_floats: Any = None,
-    value_int: int | None = None, value_ints: Any = None, value_string: str | None = None, value_strings: Any = None,
-) -> Any:  # fmt: skip
-    if value is not None or sparse_value is not None:
-        array = value if value is not None else sparse_value
-        return array if array.dtype.kind in "iub" or array.dtype == object else on_device(array)
-    if value_ints is not None or value_int is not None:
-        return np.array(value_ints if value_int is None else value_int, np.int64)
-    if value_strings is not None or value_string is not None:
-        return np.array(value_strings if value_string is None else value_string, object)
-    return tensor(np.array(value_floats if value_float is None else value_float, np.float32))
+def constant(ctx: Context, **attributes: Any) -> Any:
+    """Where a function's caller gives the value; others are constants of the graph (see ``program.py``)."""
+    array = constant_value(replace(ctx.call, attributes=attributes))
+    return array if array.dtype.kind in "iub" or array.dtype == object else on_device(array)
 
 
 @operator("ConstantOfShape", host=True)
