@@ -235,7 +235,8 @@ class Grouping(Reads):
                 self._admit(group, node, (), 0, [])
             return why
         if node.dtype.is_complex:
-            return None if not group.nodes and self._first_reduce(group, node) else "complex numbers"
+            first = not group.nodes and len(group.shape) == x.ndim and all(map(same, group.shape, x.shape))
+            return None if first and self._first_reduce(group, node) else "complex numbers"
         if group.reduced is not None and self._try_outer(group, node):
             return None
         if not same(self.size(x), group.size):
