@@ -1,4 +1,4 @@
-"""What is asked of a program before it is run: its calls are as the standard declares them, and its functions come to an end."""
+"""What is asked of a program: that its functions come to an end, and, where a call fails, whether it is as the standard declares."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ def declaration(domain: str, operator: str, version: int) -> Any:
 
 
 def check_call(call: Call, version: int) -> str | None:
-    """What of a call is not as the standard declares the operator."""
+    """What of a call is not as the standard declares the operator, to be asked where computing it fails.
+
+    The declarations take the ``onnx`` package 25 ms and 6 MB, so they are not looked at while all goes well.
+    """
     declared = declaration(call.domain, call.operator, version)
     if declared is None:
         return None

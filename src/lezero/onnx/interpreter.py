@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lezero.onnx.checks import check_call
 from lezero.onnx.program import Body, Call, Declared, FromCaller, Function, OnnxError, Program
 from lezero.onnx.registry import Context, find, known_domains, on_device
 from lezero.runtime.jit import CaptureError
@@ -38,7 +39,8 @@ class Interpreter:
         for call, gone in zip(body.calls, body.last):
             results = self._call(call, values, opsets, attributes)
             if any(call.outputs[len(results) :]):
-                raise _located(call, f"it gives {len(results)} results, and none for {call.outputs[len(results)]!r}")
+                missing = f"it gives {len(results)} results, and none for {call.outputs[len(results)]!r}"
+                raise _located(call, check_call(call, opsets.get(call.domain, 1)) or missing)
             values.update(zip(call.outputs, results))
             values[""] = None
             for name in gone:
@@ -74,7 +76,7 @@ class Interpreter:
         except Exception as error:
             if isinstance(error, OnnxError) and error.located:
                 raise
-            raise _located(call, str(error)) from error
+            raise _located(call, check_call(call, version) or str(error)) from error
         return result if isinstance(result, tuple) else (result,)
 
     def _call_function(self, function: Function, operands: list[Any], given: dict[str, Any]) -> list[Any]:

@@ -13,7 +13,7 @@ from lezero import nn
 from lezero.graph.dtype import as_dtype
 from lezero.nn.nested import parent_of
 from lezero.onnx.captured import Captured
-from lezero.onnx.checks import check_call, check_functions
+from lezero.onnx.checks import check_functions
 from lezero.onnx.interpreter import Interpreter, check_operands, check_results
 from lezero.onnx.program import Body, OnnxError, Program, _bodies, package, read
 from lezero.onnx.registry import find, has_tensor_type, on_device
@@ -183,7 +183,7 @@ def all_bodies(program: Program) -> Iterator[Body]:
 
 def _check_operators(program: Program) -> None:
     """Everything the model calls is known: said when it is read, not when it is called."""
-    from lezero.onnx.interpreter import _located, _unknown
+    from lezero.onnx.interpreter import _unknown
 
     check_functions(program)
     opsets = {f.body: f.opsets for f in program.functions.values()}
@@ -195,9 +195,6 @@ def _check_operators(program: Program) -> None:
             version = versions.get(call.domain, 1)
             if find(call.domain, call.operator, version) is None:
                 raise _unknown(call, version)
-            wrong = check_call(call, version)
-            if wrong is not None:
-                raise _located(call, wrong)
 
 
 def _uses(program: Program) -> dict[tuple[Body, str], set[str]]:
