@@ -11,6 +11,7 @@ from lezero.onnx.operators import (
     images,
     indexing,
     losses,
+    margins,
     microsoft,
     network,
     normalizing,
@@ -22,6 +23,7 @@ from lezero.onnx.operators import (
     signals,
     strings,
     training,
+    trees,
 )
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "images",
     "indexing",
     "losses",
+    "margins",
     "microsoft",
     "network",
     "normalizing",
@@ -46,4 +49,5 @@ __all__ = [
     "signals",
     "strings",
     "training",
+    "trees",
 ]
