@@ -108,6 +108,33 @@ CASES = {
          zero(128), zero(0, I8)],
         {"num_heads": 3}, 1,
     ),
+    "RotaryEmbedding": ([real(2, 5, 24), np.array([[0, 1, 2, 3, 4], [3, 4, 5, 6, 7]]), real(9, 3), real(9, 3)], {}, 1),
+    "RotaryEmbedding from a position": (
+        [real(2, 4, 5, 8), np.array([2]), real(9, 2), real(9, 2)], {"interleaved": 1, "num_heads": 4, "rotary_embedding_dim": 4}, 1
+    ),
+    "MultiHeadAttention": (
+        [real(2, 5, 12), real(2, 7, 12), real(2, 7, 18), real(42), np.array([[1] * 7, [1] * 4 + [0] * 3], np.int32), real(1, 3, 5, 7)],
+        {"num_heads": 3}, 1,
+    ),
+    "MultiHeadAttention past": (
+        [real(2, 2, 12), real(2, 2, 12), real(2, 2, 12), None, None, None, real(2, 3, 4, 4), real(2, 3, 4, 4)],
+        {"num_heads": 3, "unidirectional": 1, "scale": 0.3}, 3,
+    ),
+    "GroupQueryAttention": (
+        [real(2, 5, 64), real(2, 5, 32), real(2, 5, 32), None, None, np.array([4, 4], np.int32), np.array(5, np.int32), real(9, 8), real(9, 8)],
+        {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, 3,
+    ),
+    "GroupQueryAttention past": (
+        [real(1, 1, 128), None, None, real(1, 2, 6, 16), real(1, 2, 6, 16), np.array([6], np.int32), np.array(7, np.int32), real(9, 8), real(9, 8)],
+        {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "local_window_size": 4, "rotary_interleaved": 1}, 3,
+    ),
+    "MatMulNBits": (
+        [real(2, 3, 40), bytes_(6, 3, 8), RNG.random(18).astype(np.float32), bytes_(12), None, real(6)],
+        {"K": 40, "N": 6, "block_size": 16, "bits": 4}, 1,
+    ),
+    "MatMulNBits without zeros": (
+        [real(3, 32), bytes_(6, 1, 32), RNG.random(6).astype(np.float32)], {"K": 32, "N": 6, "block_size": 32, "bits": 8}, 1
+    ),
 }  # fmt: skip
 
 
@@ -130,6 +157,34 @@ def compared(operator, domain, operands, attributes, results, rtol=1e-4, atol=1e
 @pytest.mark.parametrize("name", CASES)
 def test_operators_of_microsoft(name):
     compared(name.split()[0], "com.microsoft", *CASES[name])
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_lstm_with_weights_of_bytes(each):
+    """ONNX Runtime rounds inputs and states to bytes as well."""
+    rows = (1, 20) if each else (1,)
+    weights = [bytes_(1, n, 20, dtype=I8) for n in (4, 5)]
+    of = [v for _ in weights for v in (np.full(rows, 0.004, np.float32), np.zeros(rows, I8))]
+    operands = [real(6, 2, 4), *weights, real(1, 40) / 2, None, None, None, None, *of]
+    compared("DynamicQuantizeLSTM", "com.microsoft", operands, {"hidden_size": 5}, 3, 0, 0.02)
+
+
+def test_sentences_of_different_lengths_go_on_where_they_end():
+    """Keys beyond a sentence's end are nobody's, and the new one takes the place of the first."""
+    operands = [
+        real(2, 1, 128), None, None, real(2, 2, 6, 16), real(2, 2, 6, 16), np.array([6, 4], np.int32), np.array(7, np.int32),
+        real(9, 8), real(9, 8),
+    ]  # fmt: skip
+    attributes = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}
+    model = model_of("GroupQueryAttention", "com.microsoft", operands, attributes, 3)
+    given = [a for a in operands if a is not None]
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    want = session.run(None, {i.name: a for i, a in zip(session.get_inputs(), given)})
+    got = [t.numpy() for t in lz.onnx.load(model)(*given)]
+    np.testing.assert_allclose(got[0], want[0], 1e-4, 1e-5)
+    for g, w in zip(got[1:], want[1:]):
+        np.testing.assert_allclose(g[1, :, :5], w[1, :, :5], 1e-4, 1e-5)
+        np.testing.assert_allclose(g[0], w[0], 1e-4, 1e-5)
 
 
 QUANTISED_POOLS = {
