@@ -61,6 +61,15 @@ CASES = {
     "QLinearSigmoid": ([*QA, scale(1 / 256), zero(0)], {}, 1),
     "QLinearLeakyRelu": ([*QA, scale(0.02), zero(60)], {"alpha": 0.2}, 1),
     "QLinearSoftmax": ([*QA, scale(1 / 256), zero(0)], {"axis": -1, "opset": 13}, 1),
+    "QLinearWhere": (
+        [RNG.random((2, 3, 8, 8)) < 0.5, *QA, bytes_(8), scale(0.03), zero(5), scale(0.05), zero(100)], {}, 1
+    ),
+    "NhwcMaxPool": ([bytes_(2, 7, 6, 3, dtype=I8)], {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}, 1),
+    "QLinearConv": (
+        [bytes_(2, 6, 5, 3), scale(0.02), zero(120), bytes_(4, 3, 3, 3, dtype=I8), scale(0.3), zero(0, I8), scale(1.5), zero(90),
+         np.arange(4, dtype=np.int32)],
+        {"channels_last": 1, "pads": [1, 1, 1, 1]}, 1,
+    ),
     "QLinearConcat": ([scale(0.03), zero(8), *QA, bytes_(2, 1, 8, 8), scale(0.01), zero(3)], {"axis": 1}, 1),
     "QGemm": (
         [bytes_(4, 6), scale(0.1), zero(9), bytes_(5, 6, dtype=I8), scale(0.2), zero(0, I8), np.arange(5, dtype=np.int32), scale(3), zero(128)],
