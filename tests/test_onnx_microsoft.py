@@ -242,3 +242,18 @@ def test_an_activation_that_is_not_known_is_named():
     model = model_of("FusedConv", "com.microsoft", CASES["FusedConv"][0], {"activation": "Sine"}, 1)
     with pytest.raises(lz.onnx.OnnxError, match=r"FusedConv.*activation 'Sine' is not supported"):
         lz.onnx.load(model)(*CASES["FusedConv"][0])
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("RotaryEmbedding", {"scale": 2.0}), ("GroupQueryAttention", {"softcap": 3.0}),
+        ("GroupQueryAttention", {"k_quant_type": "PER_TENSOR"}), ("MatMulNBits", {"bits": 3}), ("Attention", {"do_rotary": 1}),
+    ],
+)  # fmt: skip
+def test_what_is_not_supported_is_refused(name, attributes):
+    """Rather than left out."""
+    operands, given, results = CASES[name]
+    model = lz.onnx.load(model_of(name, "com.microsoft", operands, given | attributes, results))
+    with pytest.raises(lz.onnx.OnnxError, match=f"{name}.*not supported"):
+        model(*[a for a in operands if a is not None])

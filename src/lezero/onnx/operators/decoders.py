@@ -76,6 +76,8 @@ def rotated(
     rotary_embedding_dim: int = 0, scale: float = 1.0, is_packed_batching: int = 0,
 ) -> Tensor:  # fmt: skip
     """`positions` of each word, or the first's."""
+    if scale != 1 or is_packed_batching:
+        raise OnnxError("scaled rotations and packed batches are not supported")
     heads = num_heads
     if x.ndim == 3 and not heads:
         heads = int(x.shape[2]) // (2 * int(cos.shape[1]))
@@ -103,7 +105,7 @@ def multi_head_attention(
     attention_bias: Tensor | None = None, past_k: Tensor | None = None, past_v: Tensor | None = None, *past: Any, num_heads: int,
     mask_filter_value: float = -10000.0, scale: float = 0.0, unidirectional: int = 0,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    if k is None or v is None or past:
+    if k is None or v is None or any(p is not None for p in past):
         raise OnnxError("queries, keys and values in one tensor, and shared buffers, are not supported")
     if bias is not None:
         of_q, of_k = int(q.shape[2]), 0 if k.ndim == 4 else int(k.shape[2])
@@ -134,8 +136,15 @@ def group_query_attention(
 
     last : the position of each sentence's last word
     """
-    if softcap or smooth_softmax or any(m is not None for m in more):
-        raise OnnxError("softcap, smooth_softmax and quantised caches are not supported")
+    if (
+        softcap
+        or smooth_softmax
+        or any(m is not None for m in more)
+        or any(o not in (0, "NONE") for o in others.values())
+    ):
+        raise OnnxError(
+            "softcap, smooth_softmax, other results than attention's, and quantised caches are not supported"
+        )
     length = q.shape[1]
     if k is None or v is None:
         width = int(q.shape[2]) // (num_heads + 2 * kv_num_heads)
