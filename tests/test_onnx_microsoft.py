@@ -61,6 +61,15 @@ CASES = {
     "QLinearSigmoid": ([*QA, scale(1 / 256), zero(0)], {}, 1),
     "QLinearLeakyRelu": ([*QA, scale(0.02), zero(60)], {"alpha": 0.2}, 1),
     "QLinearSoftmax": ([*QA, scale(1 / 256), zero(0)], {"axis": -1, "opset": 13}, 1),
+    "QLinearWhere": (
+        [RNG.random((2, 3, 8, 8)) < 0.5, *QA, bytes_(8), scale(0.03), zero(5), scale(0.05), zero(100)], {}, 1
+    ),
+    "NhwcMaxPool": ([bytes_(2, 7, 6, 3, dtype=I8)], {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}, 1),
+    "QLinearConv": (
+        [bytes_(2, 6, 5, 3), scale(0.02), zero(120), bytes_(4, 3, 3, 3, dtype=I8), scale(0.3), zero(0, I8), scale(1.5), zero(90),
+         np.arange(4, dtype=np.int32)],
+        {"channels_last": 1, "pads": [1, 1, 1, 1]}, 1,
+    ),
     "QLinearConcat": ([scale(0.03), zero(8), *QA, bytes_(2, 1, 8, 8), scale(0.01), zero(3)], {"axis": 1}, 1),
     "QGemm": (
         [bytes_(4, 6), scale(0.1), zero(9), bytes_(5, 6, dtype=I8), scale(0.2), zero(0, I8), np.arange(5, dtype=np.int32), scale(3), zero(128)],
@@ -108,6 +117,33 @@ CASES = {
          zero(128), zero(0, I8)],
         {"num_heads": 3}, 1,
     ),
+    "RotaryEmbedding": ([real(2, 5, 24), np.array([[0, 1, 2, 3, 4], [3, 4, 5, 6, 7]]), real(9, 3), real(9, 3)], {}, 1),
+    "RotaryEmbedding from a position": (
+        [real(2, 4, 5, 8), np.array([2]), real(9, 2), real(9, 2)], {"interleaved": 1, "num_heads": 4, "rotary_embedding_dim": 4}, 1
+    ),
+    "MultiHeadAttention": (
+        [real(2, 5, 12), real(2, 7, 12), real(2, 7, 18), real(42), np.array([[1] * 7, [1] * 4 + [0] * 3], np.int32), real(1, 3, 5, 7)],
+        {"num_heads": 3}, 1,
+    ),
+    "MultiHeadAttention past": (
+        [real(2, 2, 12), real(2, 2, 12), real(2, 2, 12), None, None, None, real(2, 3, 4, 4), real(2, 3, 4, 4)],
+        {"num_heads": 3, "unidirectional": 1, "scale": 0.3}, 3,
+    ),
+    "GroupQueryAttention": (
+        [real(2, 5, 64), real(2, 5, 32), real(2, 5, 32), None, None, np.array([4, 4], np.int32), np.array(5, np.int32), real(9, 8), real(9, 8)],
+        {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, 3,
+    ),
+    "GroupQueryAttention past": (
+        [real(1, 1, 128), None, None, real(1, 2, 6, 16), real(1, 2, 6, 16), np.array([6], np.int32), np.array(7, np.int32), real(9, 8), real(9, 8)],
+        {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1, "local_window_size": 4, "rotary_interleaved": 1}, 3,
+    ),
+    "MatMulNBits": (
+        [real(2, 3, 40), bytes_(6, 3, 8), RNG.random(18).astype(np.float32), bytes_(12), None, real(6)],
+        {"K": 40, "N": 6, "block_size": 16, "bits": 4}, 1,
+    ),
+    "MatMulNBits without zeros": (
+        [real(3, 32), bytes_(6, 1, 32), RNG.random(6).astype(np.float32)], {"K": 32, "N": 6, "block_size": 32, "bits": 8}, 1
+    ),
 }  # fmt: skip
 
 
@@ -130,6 +166,34 @@ def compared(operator, domain, operands, attributes, results, rtol=1e-4, atol=1e
 @pytest.mark.parametrize("name", CASES)
 def test_operators_of_microsoft(name):
     compared(name.split()[0], "com.microsoft", *CASES[name])
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_lstm_with_weights_of_bytes(each):
+    """ONNX Runtime rounds inputs and states to bytes as well."""
+    rows = (1, 20) if each else (1,)
+    weights = [bytes_(1, n, 20, dtype=I8) for n in (4, 5)]
+    of = [v for _ in weights for v in (np.full(rows, 0.004, np.float32), np.zeros(rows, I8))]
+    operands = [real(6, 2, 4), *weights, real(1, 40) / 2, None, None, None, None, *of]
+    compared("DynamicQuantizeLSTM", "com.microsoft", operands, {"hidden_size": 5}, 3, 0, 0.02)
+
+
+def test_sentences_of_different_lengths_go_on_where_they_end():
+    """Keys beyond a sentence's end are nobody's, and the new one takes the place of the first."""
+    operands = [
+        real(2, 1, 128), None, None, real(2, 2, 6, 16), real(2, 2, 6, 16), np.array([6, 4], np.int32), np.array(7, np.int32),
+        real(9, 8), real(9, 8),
+    ]  # fmt: skip
+    attributes = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}
+    model = model_of("GroupQueryAttention", "com.microsoft", operands, attributes, 3)
+    given = [a for a in operands if a is not None]
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    want = session.run(None, {i.name: a for i, a in zip(session.get_inputs(), given)})
+    got = [t.numpy() for t in lz.onnx.load(model)(*given)]
+    np.testing.assert_allclose(got[0], want[0], 1e-4, 1e-5)
+    for g, w in zip(got[1:], want[1:]):
+        np.testing.assert_allclose(g[1, :, :5], w[1, :, :5], 1e-4, 1e-5)
+        np.testing.assert_allclose(g[0], w[0], 1e-4, 1e-5)
 
 
 QUANTISED_POOLS = {
@@ -178,3 +242,18 @@ def test_an_activation_that_is_not_known_is_named():
     model = model_of("FusedConv", "com.microsoft", CASES["FusedConv"][0], {"activation": "Sine"}, 1)
     with pytest.raises(lz.onnx.OnnxError, match=r"FusedConv.*activation 'Sine' is not supported"):
         lz.onnx.load(model)(*CASES["FusedConv"][0])
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("RotaryEmbedding", {"scale": 2.0}), ("GroupQueryAttention", {"softcap": 3.0}),
+        ("GroupQueryAttention", {"k_quant_type": "PER_TENSOR"}), ("MatMulNBits", {"bits": 3}), ("Attention", {"do_rotary": 1}),
+    ],
+)  # fmt: skip
+def test_what_is_not_supported_is_refused(name, attributes):
+    """Rather than left out."""
+    operands, given, results = CASES[name]
+    model = lz.onnx.load(model_of(name, "com.microsoft", operands, given | attributes, results))
+    with pytest.raises(lz.onnx.OnnxError, match=f"{name}.*not supported"):
+        model(*[a for a in operands if a is not None])

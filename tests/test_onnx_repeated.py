@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
+import threading
 import weakref
 
 import numpy as np
@@ -161,6 +163,32 @@ def test_inside_a_captured_function_and_when_explained():
             np.testing.assert_allclose(doubled(x).numpy(), 2 * x.numpy() @ W, 1e-5, 1e-6)
             m(x)
         assert "matmul" in str(lz.explain(m, x))
+
+
+def test_threads_may_call_one_model():
+    m, wrong = linear(), []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        try:
+            with lz.no_grad():
+                for rows in rng.integers(2, 40, 1500):  # more than are kept
+                    x = rng.normal(size=(rows, 3)).astype(np.float32)
+                    np.testing.assert_allclose(m(x).numpy(), x @ W, 1e-5, 1e-6)
+        except BaseException as error:
+            wrong.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
 
 
 def test_copies_and_pickles_are_called_for_themselves():

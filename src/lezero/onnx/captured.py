@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 from weakref import WeakMethod
 
@@ -34,13 +35,15 @@ class Captured:
         self._jitted = Jitted(function)
         self._seen: set[tuple[Number, ...]] = set()
         self._takes_numbers = self.refused = False
+        self._lock = Lock()  # what was recorded is one thread's at a time
 
     def __call__(self, operands: Sequence[Any]) -> Any:
-        while not self.refused:
-            try:
-                return self._with_numbers(operands) if self._takes_numbers else self._jitted(tuple(operands), ())
-            except CaptureError:
-                self._takes_numbers, self.refused = True, self._takes_numbers
+        with self._lock:
+            while not self.refused:
+                try:
+                    return self._with_numbers(operands) if self._takes_numbers else self._jitted(tuple(operands), ())
+                except CaptureError:
+                    self._takes_numbers, self.refused = True, self._takes_numbers
         return _called(self._method, operands, ())
 
     def _with_numbers(self, operands: Sequence[Any]) -> Any:

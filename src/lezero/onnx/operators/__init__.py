@@ -5,12 +5,14 @@ from lezero.onnx.operators import (
     classical,
     control,
     convolving,
+    decoders,
     decoding,
     drawing,
     elementwise,
     images,
     indexing,
     losses,
+    margins,
     microsoft,
     network,
     normalizing,
@@ -22,6 +24,7 @@ from lezero.onnx.operators import (
     signals,
     strings,
     training,
+    trees,
 )
 
 __all__ = [
@@ -29,12 +32,14 @@ __all__ = [
     "classical",
     "control",
     "convolving",
+    "decoders",
     "decoding",
     "drawing",
     "elementwise",
     "images",
     "indexing",
     "losses",
+    "margins",
     "microsoft",
     "network",
     "normalizing",
@@ -46,4 +51,5 @@ __all__ = [
     "signals",
     "strings",
     "training",
+    "trees",
 ]

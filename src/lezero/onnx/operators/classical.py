@@ -1,4 +1,4 @@
-"""Operators of the domain ``ai.onnx.ml``."""
+"""Features of classical models (``ai.onnx.ml``)."""
 
 from __future__ import annotations
 
@@ -93,71 +93,74 @@ def _default(values: list[Any], given: np.ndarray | None, number: float, integer
     return (number, np.float32) if any(isinstance(v, float) for v in values) else (integer, np.int64)
 
 
-# -- trees ------------------------------------------------------------------------------------------------------------
-
-_COMPARISONS = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
-_MEMBER = 6
-
-
-@operator("TreeEnsemble", 5, domain=DOMAIN, host=True)
-def tree_ensemble(
-    _: Context, x: Any, *, tree_roots: list[int], nodes_featureids: list[int], nodes_modes: np.ndarray, nodes_splits: np.ndarray,
-    nodes_truenodeids: list[int], nodes_trueleafs: list[int], nodes_falsenodeids: list[int], nodes_falseleafs: list[int],
-    leaf_targetids: list[int], leaf_weights: np.ndarray, n_targets: int = 1, aggregate_function: int = 1,
-    post_transform: int = 0, membership_values: np.ndarray | None = None,
-    nodes_missing_value_tracks_true: list[int] | None = None, nodes_hitrates: Any = None,
-) -> Tensor:  # fmt: skip
-    """Rows walk down each tree on the host, all together; what is added up of the leaves is a tensor."""
-    rows = on_host(x)
-    member = _members(nodes_modes, membership_values)
-    missing = np.array(nodes_missing_value_tracks_true or [0] * len(nodes_modes), bool)
-    features, leaf = np.array(nodes_featureids), np.array([nodes_falseleafs, nodes_trueleafs], bool)
-    following = np.array([nodes_falsenodeids, nodes_truenodeids])
-    every, leaves = np.arange(len(rows)), np.empty((len(rows), len(tree_roots)), np.int64)
-    for k, root in enumerate(tree_roots):
-        at, there = np.full(len(rows), root), np.zeros(len(rows), bool)
-        while not there.all():
-            walking = np.flatnonzero(~there)
-            node, value = at[walking], rows[walking, features[at[walking]]]
-            yes = _decided(node, value, nodes_modes, nodes_splits, member) | (np.isnan(value) & missing[node])
-            at[walking], there[walking] = following[yes.astype(int), node], leaf[yes.astype(int), node]
-        leaves[every, k] = at
-    weights, targets = tensor(leaf_weights.astype(rows.dtype)), tensor(np.array(leaf_targetids))
-    chosen = lz.index_select(weights, 0, tensor(leaves.reshape(-1))).reshape(leaves.shape)
-    places = lz.index_select(targets, 0, tensor(leaves.reshape(-1))).reshape(leaves.shape)
-    nothing = lz.zeros(len(rows), n_targets, dtype=weights.dtype)
-    how = ("sum", "sum", "amin", "amax")[aggregate_function]
-    scores = lz.scatter_reduce(nothing, 1, places, chosen, how, include_self=False)
-    return _post_transformed(scores / len(tree_roots) if aggregate_function == 0 else scores, post_transform)
+@operator("CategoryMapper", domain=DOMAIN, host=True)
+def category_mapper(
+    _: Context, x: Any, *, cats_int64s: list[int], cats_strings: list[str], default_int64: int = -1,
+    default_string: str = "_Unused",
+) -> Any:  # fmt: skip
+    array = on_host(x)
+    if array.dtype.kind in "OSU":
+        numbers = dict(zip(cats_strings, cats_int64s))
+        found = [numbers.get(w, default_int64) for w in text(array).reshape(-1)]
+        return on_device(np.array(found, np.int64).reshape(array.shape))
+    words = dict(zip(cats_int64s, cats_strings))
+    return np.array([words.get(int(k), default_string) for k in array.reshape(-1)], object).reshape(array.shape)
 
 
-def _decided(
-    node: np.ndarray, value: np.ndarray, modes: np.ndarray, splits: np.ndarray, member: dict[int, np.ndarray]
-) -> np.ndarray:
-    yes = np.zeros(len(node), bool)
-    for mode in np.unique(modes[node]):
-        these = modes[node] == mode
-        if mode == _MEMBER:
-            yes[these] = [v in member[n] for n, v in zip(node[these], value[these])]
-        else:
-            yes[these] = _COMPARISONS[mode](value[these], splits[node[these]])
-    return yes
+@operator("OneHotEncoder", domain=DOMAIN, host=True)
+def one_hot_encoder(
+    _: Context, x: Any, *, cats_int64s: list[int] | None = None, cats_strings: list[str] | None = None, zeros: int = 1
+) -> Any:
+    if cats_strings is not None:
+        found = text(on_host(x))[..., None] == np.array(cats_strings, object)
+    elif isinstance(x, Tensor) and zeros:
+        return (x.to(lz.int64).unsqueeze(-1) == tensor(np.array(cats_int64s, np.int64))).float()
+    else:
+        found = np.asarray(on_host(x)).astype(np.int64)[..., None] == np.array(cats_int64s)
+    if not zeros and not found.any(-1).all():
+        raise OnnxError("a value is none of the categories")
+    return on_device(found.astype(np.float32))
 
 
-def _members(modes: np.ndarray, values: np.ndarray | None) -> dict[int, np.ndarray]:
-    """The set of each node that asks for membership; a NaN ends one."""
-    nodes = np.flatnonzero(modes == _MEMBER)
-    if values is None or not len(nodes):
-        return {}
-    ends = np.flatnonzero(np.isnan(values))
-    return {int(n): values[a:b] for n, a, b in zip(nodes, [0, *(ends + 1)], [*ends, len(values)])}
+@operator("Normalizer", domain=DOMAIN)
+def normalizer(_: Context, x: Tensor, *, norm: str = "MAX") -> Tensor:
+    """Rows divided by their largest element, by the sum of magnitudes, or by the length; zeros stay."""
+    x = x.float()
+    if norm == "MAX":
+        size = lz.amax(x, -1, keepdim=True)
+    elif norm == "L1":
+        size = lz.sum(lz.abs(x), -1, keepdim=True)
+    else:
+        size = lz.sqrt(lz.sum(x * x, -1, keepdim=True))
+    return x / where(size == 0, 1.0, size)
 
 
-def _post_transformed(scores: Tensor, kind: int) -> Tensor:
-    if kind == 0:
-        return scores
-    if kind == 1:
-        return lz.softmax(scores, -1)
-    if kind == 2:
-        return lz.sigmoid(scores)
-    raise OnnxError(f"post_transform {kind} is not supported")
+@operator("FeatureVectorizer", domain=DOMAIN)
+def feature_vectorizer(_: Context, *xs: Tensor, inputdimensions: list[int] | None = None) -> Tensor:
+    rows = [x.float() if x.ndim > 1 else x.float().unsqueeze(0) for x in xs]
+    return lz.cat([lz.reshape(r, (r.shape[0], -1)) for r in rows], 1)
+
+
+# -- maps -------------------------------------------------------------------------------------------------------------
+
+
+@operator("ZipMap", domain=DOMAIN, host=True)
+def zip_map(
+    _: Context, x: Any, *, classlabels_int64s: list[int] | None = None, classlabels_strings: list[str] | None = None
+) -> list[dict[Any, float]]:
+    labels = classlabels_strings or classlabels_int64s or []
+    return [dict(zip(labels, row)) for row in np.atleast_2d(on_host(x)).tolist()]
+
+
+@operator("DictVectorizer", domain=DOMAIN, host=True)
+def dict_vectorizer(
+    _: Context, x: dict[Any, Any], *, int64_vocabulary: list[int] | None = None,
+    string_vocabulary: list[str] | None = None,
+) -> Any:  # fmt: skip
+    """The values of a map in the vocabulary's order, 0 for a key that it lacks."""
+    words = string_vocabulary or int64_vocabulary or []
+    values = list(x.values())
+    if values and isinstance(values[0], str):
+        return np.array([[x.get(w, "") for w in words]], object)
+    dtype = np.float32 if any(isinstance(v, float) for v in values) else np.asarray(values).dtype
+    return on_device(np.array([[x.get(w, 0) for w in words]], dtype))

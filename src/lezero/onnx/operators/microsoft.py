@@ -12,6 +12,7 @@ from lezero.onnx.operators.quantising import (
     dequantize_linear,
     dynamic_quantize_linear,
     integer_product,
+    qlinear_conv,
     quantize_linear,
     rounded_to,
     standard,
@@ -87,6 +88,34 @@ def _softmax(x: Tensor, axis: int, opset: int) -> Tensor:
 def qlinear_concat(_: Context, sy: Tensor, zy: Tensor, *operands: Tensor, axis: int) -> Tensor:
     values = [real(*operands[k : k + 3]) for k in range(0, len(operands), 3)]
     return quantised(lz.cat(values, axis), sy, zy, operands[0])
+
+
+@operator("QLinearWhere", domain=DOMAIN, fixed=(2, 5, 7))
+def qlinear_where(
+    _: Context,
+    condition: Tensor,
+    a: Tensor,
+    sa: Tensor,
+    za: Tensor,
+    b: Tensor,
+    sb: Tensor,
+    zb: Tensor,
+    sy: Tensor,
+    zy: Tensor,
+) -> Tensor:
+    return quantised(lz.where(condition, real(a, sa, za), real(b, sb, zb)), sy, zy, a)
+
+
+@operator("NhwcMaxPool", domain=DOMAIN)
+def nhwc_max_pool(ctx: Context, x: Tensor, **attributes: Any) -> Tensor:
+    pooled = standard(ctx, "MaxPool", lz.movedim(x, -1, 1), **attributes)
+    return lz.movedim(pooled[0] if isinstance(pooled, tuple) else pooled, 1, -1)
+
+
+@operator("QLinearConv", domain=DOMAIN, fixed=(1, 4, 6))
+def qlinear_conv_of_rows(ctx: Context, x: Tensor, *operands: Any, channels_last: int = 0, **attributes: Any) -> Tensor:
+    y = qlinear_conv(ctx, lz.movedim(x, -1, 1) if channels_last else x, *operands, **attributes)
+    return lz.movedim(y, 1, -1) if channels_last else y
 
 
 # -- products ---------------------------------------------------------------------------------------------------------
