@@ -171,6 +171,11 @@ def from_dlpack(source: Any, *, copy: bool | None = None) -> Tensor:
     as_dtype(array.dtype)
     if not array.flags.c_contiguous:
         raise BufferError("from_dlpack(copy=False): the elements must lie in row-major order; use copy=True")
+    return borrowed(array)
+
+
+def borrowed(array: np.ndarray) -> Tensor:
+    """A tensor in the memory of a row-major array, which is read and never written to."""
     t = _from_array(array)
     t._buffer = Borrowed(array)
     return t
