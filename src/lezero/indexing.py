@@ -197,10 +197,10 @@ def _basic(x: Any, entries: list[Any]) -> tuple[Any, dict[int, Any]]:
     starts, stops, steps, kept, chosen, empty = _windows(shape, entries)
     view = x
     if any(a != 0 or s != 1 or b is None or b != n for a, b, s, n in zip(starts, stops, steps, shape)):
-        view = _sliced(x, (tuple(starts), tuple(stops), tuple(steps)))
+        view = sliced(x, (tuple(starts), tuple(stops), tuple(steps)))
     if kept != list(range(len(shape))):
-        sliced = view.shape
-        shape = tuple(1 if d is None else sliced[d] for d in kept)
+        extents = view.shape
+        shape = tuple(1 if d is None else extents[d] for d in kept)
         view = view.reshape(shape) if view is x or view._buffer is None else _reshaped_at_once(view, shape)
     for axis in empty:
         view = view.narrow(axis, 0, 0)
@@ -211,7 +211,7 @@ MAX_COPIED_BYTES = 64 << 20
 """Slices up to this size of tensors that have a value are copied at once."""
 
 
-def _sliced(x: Any, attrs: tuple[tuple, tuple, tuple]) -> Any:
+def sliced(x: Any, attrs: tuple[tuple, tuple, tuple]) -> Any:
     """The view of x that starts, stops and steps so.
 
     Where a slice begins is part of what is recorded, so ``data[i : i + 64]`` in a training loop would be planned anew for

@@ -1,5 +1,6 @@
 """Models of other frameworks."""
 
-from lezero.interop.torch import ConversionError, from_torch
+from lezero.interop.program import ConversionError
+from lezero.interop.torch import from_torch
 
 __all__ = ["ConversionError", "from_torch"]

@@ -6,10 +6,13 @@ ours too.  Those are found by name; the table here has the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
+from math import pi, prod
 from typing import Any
 
 import lezero as lz
+from lezero.interop.recurrent import cell_of, layers_of
 from lezero.nn import functional as F
 from lezero.tensor import Tensor
 
@@ -26,17 +29,56 @@ def aten(*names: str) -> Callable[[Function], Function]:
     return register
 
 
-def find(name: str) -> Function | None:
-    """The function for ``aten.name``: from the table, or ours of that name."""
+_FAMILIES = {"linalg_": lz.linalg, "fft_": lz.fft, "special_": lz.special}
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def find(name: str, arguments: Sequence[str] = ()) -> Function | None:
+    """The function for ``aten.name``: from the table, or ours of that name.
+
+    arguments : their names in ATen's schema.  Ours are called by name where they have these: not all are in the same order.
+    """
     if name in OPERATIONS:
         return OPERATIONS[name]
+    for prefix, module in _FAMILIES.items():
+        found = getattr(module, name.removeprefix(prefix), None) if name.startswith(prefix) else None
+        if callable(found):
+            return _by_name(found, arguments)
     for place in (F, lz):
         found = getattr(place, name, None)
         if callable(found):
-            return found
-    if callable(getattr(Tensor, name, None)):
-        return lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs)
+            return _by_name(found, arguments)
+    method = getattr(Tensor, name, None)
+    if isinstance(method, property):
+        return lambda x: getattr(x, name)
+    if callable(method):
+        return _by_name(method, arguments)
     return None
+
+
+def _by_name(function: Function, arguments: Sequence[str]) -> Function:
+    try:
+        known = dict(inspect.signature(function).parameters)
+    except ValueError:
+        known = {}
+    later = arguments[1:]
+    first = next(iter(known.values()), None)
+    if first is not None and first.kind is first.VAR_POSITIONAL and "tensors" in arguments[:1]:
+        return lambda tensors, *args, **kwargs: function(*tensors, *args, **kwargs)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        names = later[: len(args) - 1]
+        given = dict(zip(names, args[1:])) if all(n in known for n in names) else None
+        if given is None and any(n in known and list(known).index(n) != k for k, n in enumerate(names, 1)):
+            raise TypeError(f"{function.__name__} has other arguments than ATen's {', '.join(arguments)}")
+        kwargs = kwargs if given is None else given | kwargs
+        if type(kwargs.get("reduction")) is int:
+            kwargs["reduction"] = REDUCTIONS[kwargs["reduction"]]
+        if "dtype" in kwargs:
+            kwargs["dtype"] = as_dtype(kwargs["dtype"])
+        return function(*args, **kwargs) if given is None else function(*args[:1], **kwargs)
+
+    return call
 
 
 def as_dtype(dtype: Any) -> Any:
@@ -49,14 +91,24 @@ def as_dtype(dtype: Any) -> Any:
     )
 
 
+@aten("sym_numel")
+def _sym_numel(x: Tensor) -> int:
+    return prod(x.shape)
+
+
 @aten("sym_size")
 def _sym_size(x: Tensor, axis: int) -> int:
     return x.shape[axis]
 
 
-@aten("detach", "detach_", "alias", "lift_fresh_copy", "lift_fresh")
+@aten("alias", "lift_fresh_copy", "lift_fresh")
 def _same(x: Tensor) -> Tensor:
     return x
+
+
+@aten("detach", "detach_")
+def _detach(x: Tensor) -> Tensor:
+    return x.detach()
 
 
 @aten("contiguous", "clone")
@@ -133,11 +185,6 @@ def _attention(
 @aten("dropout", "feature_dropout")
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
     return F.dropout(x, p, train)
-
-
-@aten("adaptive_avg_pool2d", "adaptive_avg_pool1d")
-def _adaptive_avg_pool(x: Tensor, size: Any) -> Tensor:
-    return (F.adaptive_avg_pool2d if len(size) == 2 else F.adaptive_avg_pool1d)(x, tuple(size))
 
 
 @aten("to", "_to_copy")
@@ -263,3 +310,91 @@ def _convolution(
         f = getattr(F, f"conv_transpose{n}d")
         return f(x, weight, bias, tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation))
     return getattr(F, f"conv{n}d")(x, weight, bias, tuple(stride), tuple(padding), tuple(dilation), groups)
+
+
+@aten("_weight_norm")
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    axes = tuple(k for k in range(v.ndim) if k != dim % v.ndim)
+    return v * (g / v.square().sum(axes, keepdim=True).sqrt())
+
+
+@aten("embedding_bag")
+def _embedding_bag(
+    weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
+    per_sample_weights: Any = None, include_last_offset: bool = False, padding_idx: Any = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    return (
+        F.embedding_bag(
+            indices,
+            weight,
+            offsets,
+            mode=("sum", "mean", "max")[mode],
+            per_sample_weights=per_sample_weights,
+            include_last_offset=include_last_offset,
+            padding_idx=padding_idx,
+        ),
+        *(None, None, None),  # what PyTorch's gradient needs
+    )
+
+
+for _name, _mode in {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN_TANH", "rnn_relu": "RNN_RELU"}.items():
+    OPERATIONS[_name], OPERATIONS[f"{_name}_cell"] = layers_of(_mode), cell_of(_mode)
+
+
+@aten("numpy_T")
+def _transposed(x: Tensor) -> Tensor:
+    return x.permute(*reversed(range(x.ndim)))
+
+
+@aten("einsum")
+def _einsum(equation: str, tensors: Any, path: Any = None) -> Tensor:
+    return lz.einsum(equation, *tensors)
+
+
+@aten("constant_pad_nd")
+def _constant_pad(x: Tensor, widths: Any, value: Any = 0) -> Tensor:
+    return F.pad(x, tuple(widths), value=value)
+
+
+@aten("special_expit")
+def _expit(x: Tensor) -> Tensor:
+    return lz.sigmoid(x)
+
+
+@aten("hann_window")
+def _hann_window(n: int, periodic: bool = True, **more: Any) -> Tensor:
+    at = lz.arange(n, dtype=as_dtype(more.get("dtype")) or lz.float32)
+    return 0.5 - 0.5 * lz.cos(at * (2 * pi / (n if periodic else n - 1)))
+
+
+@aten("matrix_H")
+def _conjugate_transposed(x: Tensor) -> Tensor:
+    return x.mH
+
+
+@aten("unfold")
+def _windows(x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    return x.unfold(dim, size, step)
+
+
+@aten("tensordot")
+def _tensordot(a: Tensor, b: Tensor, dims_a: Any, dims_b: Any) -> Tensor:
+    return lz.tensordot(a, b, (list(dims_a), list(dims_b)))
+
+
+@aten("stft")
+def _stft(
+    x: Tensor, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None, normalized: bool = False,
+    onesided: Any = None, return_complex: Any = None, align_to_window: Any = None,
+) -> Tensor:  # fmt: skip
+    return lz.stft(
+        x,
+        n_fft,
+        hop_length,
+        win_length,
+        window,
+        center=False,  # the padding is an operation of its own
+        normalized=normalized,
+        onesided=onesided,
+        return_complex=return_complex,
+    )

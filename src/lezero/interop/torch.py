@@ -2,41 +2,53 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from lezero import nn
-from lezero.interop.aten import find
+from lezero.interop.program import ConversionError, Program
 from lezero.nn.nested import parent_of
 from lezero.tensor import Tensor, tensor
+from lezero.tensor.exchange import borrowed
 
 
-class ConversionError(ValueError):
-    """A module that cannot be converted; the message names the operation and the line that called it."""
-
-
-def from_torch(module: Any, example: Any, *, dynamic_shapes: Any = "auto") -> TorchModule:
+def from_torch(
+    module: Any,
+    example: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = "auto",
+    copy: bool = False,
+) -> TorchModule:
     """A PyTorch module as a LeZero module, which trains and infers.
 
     Parameters
     ----------
     module : torch.nn.Module
         It is exported twice, for training and for inference; which of them runs is decided by ``.train()`` and ``.eval()`` as
-        for any module.
-    example : torch.Tensor, or a tuple of them
-        Arguments of ``module.forward``.
+        for any module.  If it is training, parts of it that are not (frozen batch norm) stay so.
+    example : torch.Tensor, or a tuple of arguments of ``module.forward``
+        Arguments may be tensors, numbers, None, and lists, tuples and dicts of them.  Numbers, flags and None are part of what is
+        converted: other ones are refused when the result is called.
+    kwargs : optional
+        Arguments given by name.
     dynamic_shapes : optional
-        As in ``torch.export.export``; by default every extent that may differ from call to call does.
+        As in ``torch.export.export``, None for extents that are all fixed; by default every extent that may differ from call to
+        call does.  An extent of 1 in `example` is fixed.
+    copy : bool
+        Whether parameters are copied.  If not, each lies in `module`'s memory, where it is row-major, until LeZero first changes
+        it: a training step here leaves `module` as it was.  Up to then changes that PyTorch makes in place are seen here, and
+        must not be made while results are still to be computed.  Buffers, such as running statistics, are always copied.
 
     Returns
     -------
     TorchModule
-        Parameters and buffers have the names they have in `module`, and copies of its values: ``load_state_dict`` takes what
-        either of them saves.
+        Its parameters and buffers have the names they have in `module`, those that share memory there are one here, and
+        ``state_dict`` has the same keys: ``load_state_dict`` takes what either of them saves.
 
     Raises
     ------
@@ -52,177 +64,89 @@ def from_torch(module: Any, example: Any, *, dynamic_shapes: Any = "auto") -> To
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"from_torch: a torch.nn.Module is needed, got {type(module).__name__}")
     args = tuple(example) if isinstance(example, (tuple, list)) else (example,)
-    was_training = module.training
     programs = {}
     for training in (True, False):
-        copied = copy.deepcopy(module).train(training)
-        programs[training] = _Program(_exported(torch, copied, args, dynamic_shapes))
-    made = TorchModule(programs, _values(torch, module))
-    return made.train(was_training)
+        with _mode(module, training):
+            exported = _exported(torch, module, args, dict(kwargs or {}), dynamic_shapes)
+            programs[training] = Program(exported.graph, exported)
+    return TorchModule(programs, module, copy).train(module.training)
 
 
-def _exported(torch: Any, module: Any, args: tuple[Any, ...], dynamic: Any) -> Any:
-    auto = torch.export.Dim.AUTO
-    shapes = tuple({k: auto for k in range(a.ndim)} if isinstance(a, torch.Tensor) else None for a in args)
+@contextmanager
+def _mode(module: Any, training: bool) -> Iterator[None]:
+    """The module in training or not, and as it was afterwards."""
+    before = [(m, m.training) for m in module.modules()]
+    if module.training is not training:
+        module.train(training)
     try:
-        return torch.export.export(module, args, dynamic_shapes=shapes if dynamic == "auto" else dynamic)
+        yield
+    finally:
+        for m, was in before:
+            m.training = was
+
+
+def _exported(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any) -> Any:
+    try:
+        if dynamic == "auto":
+            free = torch.export.Dim.AUTO
+            dynamic = torch.utils._pytree.tree_map(
+                lambda x: {k: free for k in range(x.ndim)} if isinstance(x, torch.Tensor) else None,
+                dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments),
+            )
+        return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic)
     except Exception as error:
-        raise ConversionError(
-            f"torch.export refuses {type(module).__name__}: {str(error).strip().splitlines()[0]}"
-        ) from error
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConversionError(f"torch.export refuses {type(module).__name__}: {said}") from error
 
 
-def _values(torch: Any, module: Any) -> dict[str, tuple[np.ndarray, bool, bool]]:
-    """name -> (value, whether it is a parameter, whether a gradient is wanted)."""
-    found = {n: (_array(torch, p), True, p.requires_grad) for n, p in module.named_parameters()}
-    return found | {n: (_array(torch, b), False, False) for n, b in module.named_buffers()}
+def _value(t: Any, copy: bool) -> Tensor:
+    """A tensor of PyTorch's, in its memory unless that is to be copied."""
+    import torch
 
-
-def _array(torch: Any, t: Any) -> np.ndarray:
     t = t.detach().cpu().contiguous()
     if t.dtype is torch.bfloat16:
         import ml_dtypes
 
-        return t.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
-    return t.numpy()
-
-
-@dataclass(frozen=True)
-class _Value:
-    """The result of an earlier call, or an input."""
-
-    name: str
-
-
-class _Program:
-    """Calls in order, with their functions found.
-
-    sources : for each of the graph's placeholders what it is: ("input", None), ("state", name) or ("constant", value)
-    """
-
-    def __init__(self, exported: Any):
-        self.sources: list[tuple[str, str, Any]] = []
-        self.calls: list[tuple[str, Callable[..., Any], Any, Any, bool]] = []
-        signature = exported.graph_signature
-        kinds = {s.arg.name: s for s in signature.input_specs if hasattr(s.arg, "name")}
-        self.outputs: Any = None
-        for node in exported.graph.nodes:
-            if node.op == "placeholder":
-                self._source(node, kinds.get(node.name), exported)
-            elif node.op == "call_function":
-                self._call(node)
-            elif node.op == "output":
-                self.outputs = _frozen(node.args[0])
-            else:
-                raise ConversionError(f"{node.op} {node.target} is not supported")
-        self.last = self._last_uses()
-        self.spec = getattr(exported, "call_spec", None) and exported.call_spec.out_spec
-
-    def _source(self, node: Any, spec: Any, exported: Any) -> None:
-        kind = spec.kind.name if spec is not None else "USER_INPUT"
-        if kind in ("PARAMETER", "BUFFER"):
-            self.sources.append((node.name, "state", spec.target))
-        elif kind == "CONSTANT_TENSOR":
-            self.sources.append((node.name, "constant", tensor(exported.constants[spec.target].detach().numpy())))
-        else:
-            self.sources.append((node.name, "input", None))
-
-    def _call(self, node: Any) -> None:
-        target = node.target
-        name = getattr(getattr(target, "overloadpacket", None), "__name__", None)
-        if name is None:
-            if getattr(target, "__module__", "") not in ("_operator", "math", "builtins"):
-                raise ConversionError(f"{target} is not supported{_where(node)}")
-            found: Callable[..., Any] | None = target
-        else:
-            found = find(name)
-        if found is None:
-            raise ConversionError(f"LeZero has no aten.{name}{_where(node)}")
-        kwargs = {k: v for k, v in node.kwargs.items() if k not in ("pin_memory", "layout", "device")}
-        inplace = name is not None and name.endswith("_") and not name.startswith("_")
-        self.calls.append((node.name, found, _frozen(node.args), _frozen(kwargs), inplace))
-
-    def _last_uses(self) -> list[tuple[str, ...]]:
-        seen = set(_names_in(self.outputs))
-        last = []
-        for name, _, args, kwargs, _ in reversed(self.calls):
-            gone = {n for n in (*_names_in(args), *_names_in(kwargs), name) if n not in seen}
-            seen |= gone
-            last.append(tuple(gone))
-        return last[::-1]
-
-    def run(self, inputs: tuple[Any, ...], state: Mapping[str, Any]) -> Any:
-        values: dict[str, Any] = {}
-        rest = iter(inputs)
-        for name, kind, what in self.sources:
-            values[name] = next(rest) if kind == "input" else state[what] if kind == "state" else what
-        for (name, function, args, kwargs, inplace), gone in zip(self.calls, self.last):
-            operands = _filled(args, values)
-            result = function(*operands, **_filled(kwargs, values))
-            if inplace and isinstance(result, Tensor) and result is not operands[0]:
-                result = operands[0].copy_(result)
-            values[name] = result
-            for n in gone:
-                values.pop(n, None)
-        return _filled(self.outputs, values)
-
-
-def _where(node: Any) -> str:
-    trace = (node.meta or {}).get("stack_trace") or ""
-    lines = [line.strip() for line in trace.strip().splitlines() if line.strip().startswith("File")]
-    return f" ({lines[-1]})" if lines else ""
-
-
-def _frozen(value: Any) -> Any:
-    """Arguments with nodes as names, and PyTorch's types as ours."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_frozen(v) for v in value) if type(value) in (list, tuple) else [_frozen(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _frozen(v) for k, v in value.items()}
-    if isinstance(value, slice):
-        return slice(_frozen(value.start), _frozen(value.stop), _frozen(value.step))
-    if hasattr(value, "op") and hasattr(value, "target"):
-        return _Value(value.name)
-    return value
-
-
-def _names_in(value: Any) -> list[str]:
-    if isinstance(value, _Value):
-        return [value.name]
-    if isinstance(value, (list, tuple)):
-        return [n for v in value for n in _names_in(v)]
-    if isinstance(value, dict):
-        return [n for v in value.values() for n in _names_in(v)]
-    return []
-
-
-def _filled(value: Any, values: Mapping[str, Any]) -> Any:
-    if isinstance(value, _Value):
-        return values[value.name]
-    if isinstance(value, (list, tuple)):
-        return type(value)(_filled(v, values) for v in value)
-    if isinstance(value, dict):
-        return {k: _filled(v, values) for k, v in value.items()}
-    return value
+        array: np.ndarray = t.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    else:
+        array = t.resolve_conj().resolve_neg().numpy()
+    return tensor(array) if copy else borrowed(array)
 
 
 class TorchModule(nn.Module):
     """What :func:`from_torch` gives: called like the module it was made from; outputs in the same structure."""
 
-    def __init__(self, programs: dict[bool, _Program], values: Mapping[str, tuple[np.ndarray, bool, bool]]):
+    def __init__(self, programs: dict[bool, Program], module: Any, copy: bool):
         super().__init__()
         self._programs = programs
         self._places: dict[str, tuple[nn.Module, str]] = {}
-        for name, (array, trained, wanted) in values.items():
-            at, last = parent_of(self, name)
-            value = tensor(array)
-            setattr(at, last, nn.Parameter(value, requires_grad=wanted) if trained else nn.Buffer(value))
-            self._places[name] = at, last
+        made: dict[int, Tensor] = {}
+        for prefix, part in module.named_modules(remove_duplicate=False):
+            for own in (part._parameters, part._buffers):
+                for attribute, t in own.items():
+                    if t is None:
+                        continue
+                    if id(t) not in made:
+                        value = _value(t, copy or own is part._buffers)
+                        made[id(t)] = (
+                            nn.Parameter(value, requires_grad=t.requires_grad)
+                            if own is part._parameters
+                            else nn.Buffer(value, persistent=attribute not in part._non_persistent_buffers_set)
+                        )
+                    name = f"{prefix}.{attribute}" if prefix else attribute
+                    at, last = self._places[name] = parent_of(self, name)
+                    setattr(at, last, made[id(t)])
 
-    def forward(self, *inputs: Any) -> Any:
-        state = {name: getattr(module, attribute) for name, (module, attribute) in self._places.items()}
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        from torch.utils._pytree import tree_flatten
+
         program = self._programs[self.training]
-        results = program.run(inputs, state)
-        if program.spec is not None and len(results) > 1:
-            return program.spec.unflatten(list(results)) if hasattr(program.spec, "unflatten") else tuple(results)
-        return results[0] if len(results) == 1 else tuple(results)
+        assert program.in_spec is not None and program.out_spec is not None
+        names = program.in_spec.children()[1].context
+        if set(names) != set(kwargs):
+            raise TypeError(f"converted for the arguments by name {sorted(names)}, got {sorted(kwargs)}")
+        flat, spec = tree_flatten((args, {name: kwargs[name] for name in names}))
+        if spec != program.in_spec:
+            raise TypeError(f"converted for arguments of the structure {program.in_spec}, got {spec}")
+        state = {name: getattr(module, attribute) for name, (module, attribute) in self._places.items()}
+        return program.out_spec.unflatten(program.run(flat, state))

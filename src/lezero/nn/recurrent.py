@@ -23,7 +23,7 @@ State = tuple[Tensor, ...]
 _NONLINEARITIES = ("tanh", "relu")
 
 
-class _Weights:
+class Weights:
     """The weights of one direction of one layer, and a step with them."""
 
     gates = 1
@@ -43,17 +43,17 @@ class _Weights:
         raise NotImplementedError
 
 
-class _Tanh(_Weights):
+class _Tanh(Weights):
     def step(self, x: Tensor, state: State) -> State:
         return (F.tanh(x + F.linear(state[0], self.w_hh)),)
 
 
-class _ReLU(_Weights):
+class _ReLU(Weights):
     def step(self, x: Tensor, state: State) -> State:
         return (F.relu(x + F.linear(state[0], self.w_hh)),)
 
 
-class _LSTM(_Weights):
+class _LSTM(Weights):
     gates = 4
 
     def step(self, x: Tensor, state: State) -> State:
@@ -64,7 +64,7 @@ class _LSTM(_Weights):
         return (h if self.w_hr is None else F.linear(h, self.w_hr)), c
 
 
-class _GRU(_Weights):
+class _GRU(Weights):
     gates = 3
 
     def project(self, x: Tensor) -> Tensor:
@@ -78,10 +78,10 @@ class _GRU(_Weights):
         return (n + z * (h - n),)
 
 
-_KINDS: dict[str, type[_Weights]] = {"RNN_TANH": _Tanh, "RNN_RELU": _ReLU, "LSTM": _LSTM, "GRU": _GRU}
+KINDS: dict[str, type[Weights]] = {"RNN_TANH": _Tanh, "RNN_RELU": _ReLU, "LSTM": _LSTM, "GRU": _GRU}
 
 
-def _forwards(weights: _Weights, steps: Sequence[Tensor], state: State, sizes: Sequence[int]) -> tuple[list, State]:
+def _forwards(weights: Weights, steps: Sequence[Tensor], state: State, sizes: Sequence[int]) -> tuple[list, State]:
     """The states h of all steps, and the last state of each sequence; `sizes` are falling where sequences end."""
     outputs, ended = [], []
     rows = sizes[0]
@@ -94,7 +94,7 @@ def _forwards(weights: _Weights, steps: Sequence[Tensor], state: State, sizes: S
     return outputs, tuple(cat(parts) for parts in zip(state, *ended[::-1])) if ended else state
 
 
-def _backwards(weights: _Weights, steps: Sequence[Tensor], state: State, sizes: Sequence[int]) -> tuple[list, State]:
+def _backwards(weights: Weights, steps: Sequence[Tensor], state: State, sizes: Sequence[int]) -> tuple[list, State]:
     """The same from the last step to the first: sequences begin where sizes rise."""
     outputs, first = [], state
     rows = sizes[-1]
@@ -106,6 +106,38 @@ def _backwards(weights: _Weights, steps: Sequence[Tensor], state: State, sizes: 
         state = weights.step(x, state)
         outputs.append(state[0])
     return outputs[::-1], state
+
+
+def run_layers(
+    layers: Sequence[Sequence[Weights]], x: Tensor, state: State, sizes: list, packed: bool, dropout: float
+) -> tuple[Tensor, State]:
+    """All layers, one after the other.
+
+    Parameters
+    ----------
+    layers : weights of the forward and, if there is one, of the backward direction, for each layer
+    x : (length, batch, features), or (rows, features) if packed
+    state : (layers · directions, batch, features) each
+    sizes : the batch at each step
+    dropout : the share of what goes from one layer to the next that is dropped
+
+    Returns
+    -------
+    the last layer's h at each step, shaped as `x`; and the last state of all layers, shaped as `state`
+    """
+    last = []
+    for number, directions in enumerate(layers):
+        if number and dropout:
+            x = F.dropout(x, dropout)
+        sides = []
+        for k, weights in enumerate(directions):
+            gates, at = weights.project(x), number * len(directions) + k
+            steps = gates.split(sizes) if packed else gates.unbind(0)
+            outputs, after = (_backwards if k else _forwards)(weights, steps, tuple(s[at] for s in state), sizes)
+            sides.append(cat(outputs) if packed else stack(outputs))
+            last.append(after)
+        x = sides[0] if len(sides) == 1 else cat(sides, -1)
+    return x, tuple(stack(parts) for parts in zip(*last))
 
 
 class RNNBase(Module):
@@ -146,8 +178,8 @@ class RNNBase(Module):
     ):
         super().__init__()
         name = type(self).__name__
-        if mode not in _KINDS:
-            raise ValueError(f"{name}: mode is one of {', '.join(_KINDS)}, got {mode!r}")
+        if mode not in KINDS:
+            raise ValueError(f"{name}: mode is one of {', '.join(KINDS)}, got {mode!r}")
         if hidden_size < 1 or num_layers < 1:
             raise ValueError(
                 f"{name}: hidden_size and num_layers are 1 or more, got hidden_size={hidden_size}, num_layers={num_layers}"
@@ -163,7 +195,7 @@ class RNNBase(Module):
         self.bidirectional, self.proj_size = bidirectional, proj_size
         self._ends = ("", "_reverse") if bidirectional else ("",)
         made: dict[str, Any] = {"device": device, "dtype": dtype}
-        rows, state = _KINDS[mode].gates * hidden_size, proj_size or hidden_size
+        rows, state = KINDS[mode].gates * hidden_size, proj_size or hidden_size
         for layer in range(num_layers):
             features = input_size if layer == 0 else state * len(self._ends)
             shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, features), "weight_hh": (rows, state)}
@@ -194,10 +226,10 @@ class RNNBase(Module):
             for end in self._ends
         ]
 
-    def _weights(self, layer: int, end: str) -> _Weights:
+    def _weights(self, layer: int, end: str) -> Weights:
         own = self.__dict__
         kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
-        return _KINDS[self.mode](*(own.get(f"{kind}_l{layer}{end}") for kind in kinds))  # type: ignore[arg-type]
+        return KINDS[self.mode](*(own.get(f"{kind}_l{layer}{end}") for kind in kinds))  # type: ignore[arg-type]
 
     def _widths(self) -> tuple[int, ...]:
         """Features of each part of the state."""
@@ -268,20 +300,8 @@ class RNNBase(Module):
         return state if len(state) > 1 else state[0]
 
     def _layers(self, x: Tensor, state: State, sizes: list, packed: bool) -> tuple[Tensor, State]:
-        last = []
-        for layer in range(self.num_layers):
-            if layer and self.dropout and self.training:
-                x = F.dropout(x, self.dropout)
-            sides = []
-            for k, end in enumerate(self._ends):
-                weights, run = self._weights(layer, end), _backwards if end else _forwards
-                gates, at = weights.project(x), layer * len(self._ends) + k
-                steps = gates.split(sizes) if packed else gates.unbind(0)
-                outputs, after = run(weights, steps, tuple(s[at] for s in state), sizes)
-                sides.append(cat(outputs) if packed else stack(outputs))
-                last.append(after)
-            x = sides[0] if len(sides) == 1 else cat(sides, -1)
-        return x, tuple(stack(parts) for parts in zip(*last))
+        weights = [[self._weights(layer, end) for end in self._ends] for layer in range(self.num_layers)]
+        return run_layers(weights, x, state, sizes, packed, self.dropout if self.training else 0.0)
 
     def extra_repr(self) -> str:
         shown = [str(self.input_size), str(self.hidden_size)]
@@ -461,7 +481,7 @@ class RNNCellBase(Module):
                     f"{name}: a state of shape {(*lead, self.hidden_size)} is needed for an input {tuple(x.shape)}, got "
                     f"{tuple(s.shape)}"
                 )
-        weights = _KINDS[self.mode](self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        weights = KINDS[self.mode](self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         return weights.step(weights.project(x), state)
 
     def extra_repr(self) -> str:

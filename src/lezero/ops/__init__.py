@@ -10,6 +10,7 @@ from lezero.ops import (  # noqa: F401
     elementwise,
     embedding,
     indexing,
+    joined,
     losses,
     matmul,
     movement,

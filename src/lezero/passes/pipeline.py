@@ -17,7 +17,8 @@ Restructuring goes on in ``schedule/``, where kernels are made; what happens the
 * ``see_through``: a few steps from one value in memory are made again where they are used (``reads.py``);
 * ``recompute``: what is large and cheap is made a second time instead of being kept (``recompute.py``);
 * ``order``: what frees memory runs first, instead of in the order recorded (``order.py``);
-* ``share``: a value takes the memory of one that is read last where it is written (``schedule.py``);
+* ``share``: a value takes the memory of one that is read last where it is written (``schedule.py``), and what is stacked is
+  computed where it belongs in the stack (``joining.py``);
 * ``together``: updates of parameters are one launch (``schedule.py``).
 
 Results are right with any of them left out, and the set is part of what compiled programs are known by.
@@ -34,6 +35,8 @@ from lezero.graph.node import Graph, verify
 from lezero.knobs import KnobError
 from lezero.passes.attention import attention
 from lezero.passes.decompose import decompose
+from lezero.passes.parts import join_parts
+from lezero.passes.products import join_products
 from lezero.passes.scatters import add_into
 from lezero.passes.settle import settle_extents
 from lezero.passes.simplify import eliminate_common, pin_outputs, remove_idle
@@ -47,6 +50,8 @@ PIPELINE: tuple[Pass, ...] = (
     decompose,
     remove_idle,
     eliminate_common,  # what different operations have in common inside, such as the mean of a variance
+    join_parts,
+    join_products,
     add_into,
     pin_outputs,
 )

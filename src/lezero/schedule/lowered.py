@@ -41,6 +41,7 @@ class Lowered:
     rounds: Callable[[Sequence[int]], int] = lambda bindings: 1  # how many times it is launched
     in_place: tuple[tuple[Node, Node], ...] = ()  # (stored node, input whose memory it may take)
     copies: tuple[Node, Node] | None = None  # (stored node, input): nothing to do where it has taken that memory
+    part: tuple[Node, Node, int] | None = None  # (stored node, input, from which element on it is that): likewise
 
     def tasks(self, threads: int, bindings: Sequence[int]) -> tuple[int, int]:
         """(tasks, combine tasks) for given extents."""

@@ -16,6 +16,7 @@ from lezero.ops.base import REGISTRY
 from lezero.ops.expr import Expr
 from lezero.ops.indexing import Scatter
 from lezero.passes.scatters import filling
+from lezero.schedule import joining
 from lezero.schedule.index import Ix, Var
 from lezero.schedule.layout import (
     CHANNELS_LAST,
@@ -176,6 +177,7 @@ MAX_VIEWS = 24
 
 def _narrowed(graph: Graph) -> Graph:
     """Memory within long chains of views and joins of many values, so that no kernel reads hundreds of arrays."""
+    outputs = frozenset(graph.outputs)
     width: dict[Node, int] = {}
     depth: dict[Node, int] = {}
 
@@ -187,6 +189,9 @@ def _narrowed(graph: Graph) -> Graph:
     def change(node: Node, inputs: tuple[Node, ...]) -> Node:
         if node.op.kind != "view":
             return node if node.op.is_leaf else with_inputs(node, inputs)
+        joined = joining.in_memory(node, inputs, MAX_PIECES, outputs)
+        if joined is not None:
+            return joined
         if _pieces_of(node, inputs, width) > MAX_PIECES or max(depth.get(x, 0) for x in inputs) >= MAX_VIEWS:
             inputs = tuple(stored(x) for x in inputs)
         while len(inputs) > MAX_PIECES and node.op.name == "concatenate":

@@ -24,6 +24,7 @@ from lezero.schedule.contractions import Contracted
 from lezero.schedule.group import Group
 from lezero.schedule.groups import Grouping
 from lezero.schedule.index import Ix, Var
+from lezero.schedule.joining import placed
 from lezero.schedule.layout import Order, linear, row_major
 from lezero.schedule.lower import lower
 from lezero.schedule.lowered import Lowered, number
@@ -125,6 +126,7 @@ class Schedule:
     beside: frozenset[int]  # entries of `steps` that run at the same time as the one before
     reused: dict[Node, Node]  # output -> donated leaf whose memory it takes
     shared: dict[Node, Node]  # intermediate value -> the one whose memory it takes
+    within: dict[Node, tuple[Node, int]]  # value -> that which it is a part of, from which element on
     lent: frozenset[Node]  # donated leaves in whose memory intermediate values may lie once they have been read
     target: Target
     threads: int
@@ -135,8 +137,11 @@ class Schedule:
 
     @property
     def kernels(self) -> int:
-        """How many there are: groups that run at the same time are one launch."""
-        return len(self.steps) - len(self.beside)
+        """How many there are: groups that run at the same time are one launch, and what is all there already needs none."""
+        idle = sum(
+            not isinstance(s.what, Contracted) and all(map(self._there_already, s.what)) for [s, *_] in self.steps
+        )
+        return len(self.steps) - len(self.beside) - idle
 
     def instantiate(self, bindings: Sequence[int], places: Mapping[Node, tuple[int, int]] | None = None) -> Instance:
         """Launches and memory for given extents of the symbols.
@@ -168,6 +173,19 @@ class Schedule:
                 size = sizes[n] = prod(number(d, bindings) for d in n.shape) * n.dtype.itemsize
             return size
 
+        homes: dict[Any, tuple[Any, int]] = {}
+
+        def home_of(name: Any) -> tuple[Any, int]:
+            """The value in whose memory a value lies, and how many bytes from the beginning."""
+            if name not in homes:
+                home, offset = self.shared.get(name, name), 0
+                if home in self.within:
+                    whole, start = self.within[home]
+                    outer, offset = home_of(whole)
+                    home, offset = outer, offset + number(start, bindings) * home.dtype.itemsize
+                homes[name] = home, offset
+            return homes[name]
+
         planned: dict[int, list[tuple]] = {}
         at = 0
         for entry, steps in enumerate(self.steps):
@@ -180,9 +198,9 @@ class Schedule:
                     for name in operands:
                         if isinstance(name, Node):
                             moved += nbytes(name)
-                            home = self.shared.get(name, name)
+                            home, _ = home_of(name)
                             if not home.op.is_leaf and home not in outputs:
-                                touch(home, nbytes(name), at)
+                                touch(home, nbytes(home), at)
                             elif name in self.lent:
                                 read[name] = at
                             elif home in outputs and home not in self.reused:
@@ -216,7 +234,7 @@ class Schedule:
                         else (lent[n][0], lent[n][1] + o)
                         if n in lent
                         else (self.reused.get(n, n), o)
-                        for n, o in zip((self.shared.get(n, n) for n in names), offs)
+                        for n, o in ((home, o + inner) for (home, inner), o in zip(map(home_of, names), offs))
                     ],
                     params,
                     tasks,
@@ -225,9 +243,7 @@ class Schedule:
             ]
             beside = entry in self.beside
             overwrites = overwrites or any(
-                x in settled or (x in lent and lent[x][0] in read)
-                for names, *_ in sets
-                for x in (self.shared.get(n, n) for n in names)
+                x in settled or (x in lent and lent[x][0] in read) for names, *_ in sets for x, _ in map(home_of, names)
             )
             records.append(Record(source, label, placed, combine, scratch, overwrites, beside, touched, entry))
         shapes = [tuple(number(d, bindings) for d in shape) for shape in self.shapes]
@@ -284,12 +300,19 @@ class Schedule:
         for (source, label, combine), operands, *rest in planned[form]:
             if isinstance(what, Contracted):
                 names = [n if n.startswith("w:") else what.operands[n] for n in operands]
-            elif (copies := what[operands].copies) and self._one_memory(*copies):
+            elif self._there_already(what[operands]):
                 continue
             else:
                 names = what[operands].operands
             out.append(((source, label, combine, overwrites), names, *rest))
         return out
+
+    def _there_already(self, kernel: Lowered) -> bool:
+        """Whether what a kernel would copy lies where it is to be."""
+        if kernel.part is not None:
+            whole, x, start = kernel.part
+            return self.within.get(x) == (whole, start)
+        return kernel.copies is not None and self._one_memory(*kernel.copies)
 
     def _one_memory(self, node: Node, x: Node) -> bool:
         """Whether a value has taken the memory of an input."""
@@ -401,7 +424,10 @@ def build(
     steps = _steps(groups, grouping, stored, bf16_products)
     ordered, beside = order_steps(steps, graph.outputs)
     shapes = [n.shape for n in given.outputs]
-    reused, shared = _reuse(ordered, beside, graph, shapes, orders, donatable - parts)
+    lowered = [s.what for s in steps if not isinstance(s.what, Contracted)]
+    written = frozenset(n for s in steps for n in s.writes)
+    within = {} if "share" in switched_off() else placed(lowered, written, frozenset(graph.outputs), orders)
+    reused, shared = _reuse(ordered, beside, graph, shapes, orders, donatable - parts, within)
     lent = donatable - frozenset(reused.values()) - set(graph.outputs)
     return Schedule(
         graph,
@@ -412,6 +438,7 @@ def build(
         beside,
         reused,
         shared,
+        within,
         lent,
         target,
         threads,
@@ -470,6 +497,7 @@ def _alike(group: Group, like: Step, mine: dict[Node, Node], stored: set[Node]) 
                 operands=[mine[o] if isinstance(o, Node) else o for o in k.operands],
                 in_place=tuple((mine[n], mine[x]) for n, x in k.in_place),
                 copies=k.copies and (mine[k.copies[0]], mine[k.copies[1]]),
+                part=k.part and (mine[k.part[0]], mine[k.part[1]], k.part[2]),
             )
             for k in like.what
         ]
@@ -539,6 +567,7 @@ def _reuse(
     shapes: list[tuple[int, ...]],
     orders: dict[Node, Order],
     donatable: frozenset[Node],
+    within: dict[Node, tuple[Node, int]],
 ) -> tuple[dict[Node, Node], dict[Node, Node]]:
     """Values that take the memory of one read last, element by element, in the kernel that writes them: outputs that of
     donated inputs, and intermediate values that of each other."""
@@ -550,6 +579,9 @@ def _reuse(
         else:
             launches.append(steps)
     last = {n: at for at, steps in enumerate(launches) for s in steps for n in s.reads}
+    for n in reversed(list(within)):  # what others are parts of is read when they are
+        whole, _ = within[n]
+        last[whole] = max(last.get(whole, -1), last.get(n, -1))
     reused: dict[Node, Node] = {}
     shared: dict[Node, Node] = {}
     taken: set[Node] = set()
@@ -559,6 +591,8 @@ def _reuse(
         for s in steps:
             for node, x in s.in_place:
                 if node in reused or node in shared or x in taken or last.get(x) != at or readers[x] != 1:
+                    continue
+                if node in within or x in within:
                     continue
                 if orders[node] != orders[x] or tuple(map(int, node.shape)) != tuple(map(int, x.shape)):
                     continue

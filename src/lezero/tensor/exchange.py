@@ -202,6 +202,11 @@ def _shared(array: np.ndarray, name: str, copy: bool | None) -> Tensor:
         if copy is False:
             raise BufferError(f"{name}(copy=False): the elements must lie in row-major order; use copy=True")
         return tensor(array)
+    return borrowed(array)
+
+
+def borrowed(array: np.ndarray) -> Tensor:
+    """A tensor in the memory of a row-major array, which is read and never written to."""
     made = _from_array(array)
     made._buffer = Borrowed(array)
     return made

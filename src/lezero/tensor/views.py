@@ -174,9 +174,24 @@ class Views(Core):
             sizes = [min(size, total - i) for i in range(0, total, size)] or [0]
         if sum(sizes) != total:
             raise ValueError(f"split: sizes {sizes} do not add up to the extent {total} of dimension {dim}")
+        if type(self.shape[d]) is int and 0 not in sizes and len(sizes) > 1:
+            return self._pieces(d, sizes)
         out, at = [], 0
         for n in sizes:
             out.append(self.narrow(d, at, n))
+            at += n
+        return tuple(out)
+
+    def _pieces(self, d: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+        """``split`` without a look at what an index may be: the gates of a recurrent layer's steps took half of their recording."""
+        from lezero.indexing import sliced
+
+        shape = self.shape
+        before, after = (0,) * d, (0,) * (self.ndim - d - 1)
+        steps = (1,) * self.ndim
+        out, at = [], 0
+        for n in sizes:
+            out.append(sliced(self, ((*before, at, *after), (*shape[:d], at + n, *shape[d + 1 :]), steps)))
             at += n
         return tuple(out)
 

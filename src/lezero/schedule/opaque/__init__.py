@@ -11,6 +11,7 @@ from lezero.ops.indexing import Scatter
 from lezero.ops.scan import Scan
 from lezero.ops.sorting import argsort
 from lezero.schedule.lowered import Lowered
+from lezero.schedule.opaque.parts import lower_joined
 from lezero.schedule.opaque.scan import lower_scan
 from lezero.schedule.opaque.scatter import lower_scatter
 from lezero.schedule.opaque.sort import lower_argsort
@@ -26,6 +27,8 @@ def lower_opaque(node: Node) -> list[Lowered]:
         return lower_scan(node)
     if isinstance(node.op, Scatter):
         return lower_scatter(node)
+    if node.op.name == "joined":
+        return lower_joined(node)
     if node.op is argsort:
         return lower_argsort(node)
     raise NotImplementedError(f"{node.op.name} has no kernel")
