@@ -181,7 +181,7 @@ def load_pth(path: Source, map_location: Any = None, *, weights_only: bool = Tru
 
 def _read_zip(file: BinaryIO, size: int) -> Any:
     with zipfile.ZipFile(file) as archive:
-        names = set(archive.namelist())
+        names = dict.fromkeys(archive.namelist())  # in the order of the file
         record = next((name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")), None)
         if record is None:
             raise PthError("the zip has no data.pkl, so it is not from torch.save")
