@@ -167,8 +167,9 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_instructions_that_no_state_needs_are_refused(what):
     pickled, message = REFUSED[what]
-    with pytest.raises(io.PthError, match=message):
+    with pytest.raises(io.PthError, match=message) as error:
         io.load_pth(streams.BytesIO(zipped(pickled, storages=[bytes([1, 5] * 8)])))
+    assert ("its pickle is damaged" in str(error.value)) == (message == "damaged")
 
 
 def test_what_the_refused_ones_are_made_of_is_read():
