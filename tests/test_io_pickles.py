@@ -167,8 +167,9 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_instructions_that_no_state_needs_are_refused(what):
     pickled, message = REFUSED[what]
-    with pytest.raises(io.PthError, match=message):
+    with pytest.raises(io.PthError, match=message) as error:
         io.load_pth(streams.BytesIO(zipped(pickled, storages=[bytes([1, 5] * 8)])))
+    assert ("its pickle is damaged" in str(error.value)) == (message == "damaged")
 
 
 def test_what_the_refused_ones_are_made_of_is_read():
@@ -241,6 +242,14 @@ BOMBS = {
     "a length of a number": (zipped(b"\x80\x02\x8b\xff\xff\xff\x7f."), "truncated or damaged"),
     "lists of lists": (zipped(doubled(b"]", b"\x86") + b"."), None),
     "the hash of tuples": (zipped(b"}" + doubled(b")", b"\x86") + b"Ns."), "as a key"),
+    "keys of one hash": (
+        zipped(b"}(" + b"".join(b"\x8a\x0b" + (k * sys.hash_info.modulus).to_bytes(11, "little") + b"N" for k in range(70_000)) + b"u."),
+        "may all have one hash",
+    ),
+    "complex numbers of one hash": (
+        zipped(b"}c__builtin__\ncomplex\n(G" + struct.pack(">d", 1.0) + b"G" + struct.pack(">d", 2.0) + b"tRNs."),
+        "may all have one hash",
+    ),
     "a dict copied again": (
         zipped(b"](" + b"K\x01K\x02\x86" * 5000 + b"e" + b"q\x01" + (DICT + b"h\x01\x85R0") * 5000 + b"."),
         "copies more than it has bytes",

@@ -257,6 +257,48 @@ def test_a_node_without_name_and_results_can_be_named():
         load(model_of([helper.make_node("Frobnicate", ["x"], [])], [value("x")], [value("x")]))
 
 
+def graph_of(inputs, outputs=("o",)):
+    return helper.make_graph([node("Identity", "x", "o")], "inner", list(map(value, inputs)), list(map(value, outputs)))
+
+
+IMAGE = np.ones((1, 3, 8, 8), np.float32)
+CONTRADICTIONS = {
+    "a negative extent": (node("ConstantOfShape", "s", "y"), [3, -1], X, "has the extent -1"),
+    "a negative expansion": (node("Expand", "x s", "y"), [-1, 60], X, "has the extent -1"),
+    "repeats of other dimensions": (node("Tile", "x s", "y"), [1, 2, 3], X, "3 numbers of repeats for 2 dimensions"),
+    "half a padding": (node("Pad", "x s", "y"), [1, 0, 0], X, "3 numbers of padding for 2 axes"),
+    "parts of another sum": (node("Split", "x s", "y z"), [3, 3], X, r"parts of \[3, 3\] do not make up axis 0 of \[4, 60\]"),
+    "a negative part": (node("Split", "x s", "y z"), [5, -1], X, r"parts of \[5, -1\] do not make up"),
+    "an axis to gather along": (node("Gather", "x s", "y", axis=5), [0], X, "no axis 5 in 2 dimensions"),
+    "an axis to reduce": (node("ReduceSum", "x s", "y"), [9], X, "no axis 9 in 2 dimensions"),
+    "an axis to add up": (node("CumSum", "x s", "y"), [9], X, "no axis 9 in 2 dimensions|dimension 9"),
+    "an axis to squeeze": (node("Squeeze", "x s", "y"), [-3], X, "no axis -3 in 2 dimensions"),
+    "an axis to cut": (node("Slice", "x s s s", "y"), [7], X, "no axis 7 in 2 dimensions"),
+    "an axis to normalise": (node("LayerNormalization", "x x", "y", axis=2), [0], X, "no axis 2 in 2 dimensions"),
+    "another size": (node("Reshape", "x s", "y"), [7, -1], X, "240 elements"),
+    "two unknown extents": (node("Reshape", "x s", "y"), [-1, -1], X, "only one extent"),
+    "an order with one twice": (node("Transpose", "x", "y", perm=[0, 0]), [0], X, "does not name each"),
+    "channels of another layer": (node("Conv", "x w", "y"), [0], IMAGE[:, :2], "input of 3 channels"),
+    "a condition of many": (
+        node("If", "x", "y", then_branch=graph_of([]), else_branch=graph_of([])), [0], X, r"one truth, not values of shape \[4, 60\]",
+    ),
+    "a body of other inputs": (node("Loop", "s t x", "y", body=graph_of(["i"])), [3], X, "graph 'inner' has 1 inputs, and gets 3"),
+    "more scanned than there is": (node("Scan", "x", "y", num_scan_inputs=5, body=graph_of(["i"])), [0], X, "5 operands are to be scanned"),
+    "fewer results than asked for": (
+        node("If", "t", "y", then_branch=graph_of([], []), else_branch=graph_of([])), [0], X, "gives 0 results, and none for 'y'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CONTRADICTIONS)
+def test_operands_that_contradict_a_node_name_it_when_called(what):
+    call, numbers, x, message = CONTRADICTIONS[what]
+    weights = {"s": np.array(numbers), "t": np.array(True), "w": np.ones((3, 3, 3, 3), np.float32)}
+    model = load(model_of([call], [value("x")], [value("y")], weights))
+    with pytest.raises(OnnxError, match=rf"^{call.op_type} \(node 'the {call.op_type}'\).*({message})"):
+        model(x)
+
+
 def test_an_attribute_of_another_kind_names_the_node_when_called():
     model = load(model_of([node("Softmax", "x", "y", axis="one")], [value("x")], [value("y")]))
     with pytest.raises(OnnxError, match=r"Softmax \(node 'the Softmax'\).*'one'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import zipfile
 import zlib
@@ -14,7 +15,10 @@ from lezero.graph.dtype import as_dtype, bfloat16
 from lezero.io.archive import ZIP64_FROM, ArchiveError, check_members, stored_member
 from lezero.io.source import Source, Target, has_odd_booleans, reading, what_reads, writing
 
-_VERSIONS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_LENGTHS = {(1, 0): 2, (2, 0): 4}
+"""Bytes of the field that says how long the header is."""
+_MAX_HEADER = 10_000
+_MAX_RANK = 64  # NumPy's
 
 
 class NpzError(ValueError):
@@ -67,11 +71,22 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
 
 
 def _header(member: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """(shape, whether columns lie behind each other, dtype).  NumPy's own reader takes headers that are Python 2's, too."""
     version = np.lib.format.read_magic(member)
-    if version not in _VERSIONS:
+    if version not in _LENGTHS:
         raise NpzError(f"{name!r} is of version {version} of the .npy format; 1.0 and 2.0 are read")
-    shape, in_columns, dtype = _VERSIONS[version](member)
-    if any(type(n) is not int or n < 0 for n in shape):
+    width = _LENGTHS[version]
+    length = int.from_bytes(member.read(width), "little")
+    if length > _MAX_HEADER:
+        raise NpzError(f"{name!r} has a header of {length:,} bytes; that of numbers has at most {_MAX_HEADER:,}")
+    try:
+        header = ast.literal_eval(member.read(length).decode("latin1").strip())
+        shape, in_columns, dtype = header["shape"], header["fortran_order"], np.dtype(header["descr"])
+    except (SyntaxError, TypeError, ValueError, LookupError, RecursionError, MemoryError) as error:
+        raise NpzError(f"{name!r} has a header that is not understood: {error}") from None
+    if not (isinstance(shape, tuple) and isinstance(in_columns, bool) and len(shape) <= _MAX_RANK):
+        raise NpzError(f"{name!r} has a header that is not understood: {str(header)[:200]}")
+    if any(type(n) is not int or n < 0 for n in shape) or math.prod(filter(None, shape)) >= 1 << 59:
         raise NpzError(f"{name!r} has an impossible shape, {shape}")
     return shape, in_columns, dtype
 

@@ -8,9 +8,11 @@ are not set, classes not instantiated; and what is built is bounded by the lengt
 from __future__ import annotations
 
 import pickletools
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
+_FIRST_EQUAL_HASH = sys.hash_info.modulus
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -214,18 +216,26 @@ class _Machine:
 
 
 def _plain(value: Any) -> Any:
+    """An element of a set.  Numbers chosen so that many have one hash would take quadratic time."""
+    if isinstance(value, complex) or (isinstance(value, int) and abs(value) >= _FIRST_EQUAL_HASH):
+        raise PickleError(
+            f"{str(value)[:40]} is an element of a set or a key in it, and numbers like it may all have one hash"
+        )
     if not isinstance(value, PLAIN):
         raise PickleError(f"a set in it has a {type(value).__name__} as an element")
     return value
 
 
 def _key(key: Any) -> Any:
-    """Tuples in tuples are refused: their hash takes time that is exponential in their depth."""
-    if isinstance(key, PLAIN) or (type(key) is tuple and all(isinstance(k, PLAIN) for k in key)):
-        return key
-    raise PickleError(
-        f"a dict in it has a {type(key).__name__} as a key that is neither a plain value nor a tuple of them"
-    )
+    """A key of a dict.  Tuples in tuples are refused: their hash takes time that is exponential in their depth."""
+    parts = key if type(key) is tuple else (key,)
+    if not all(isinstance(part, PLAIN) for part in parts):
+        raise PickleError(
+            f"a dict in it has a {type(key).__name__} as a key that is neither a plain value nor a tuple of them"
+        )
+    for part in parts:
+        _plain(part)
+    return key
 
 
 def _ordered_dict(machine: _Machine, items: Any = ()) -> dict:

@@ -47,7 +47,7 @@ STORAGES: dict[str, np.dtype] = {
 }
 
 
-class PthError(ValueError):
+class PthError(PickleError):
     """A file that is not a sound ``.pth``, or that holds more than tensors and plain values."""
 
 
@@ -168,7 +168,7 @@ def load_pth(path: Source, map_location: Any = None, *, weights_only: bool = Tru
         try:
             zipped = start[:4] == b"PK\x03\x04"
             return _Wrapper(size)((_read_zip if zipped else _read_legacy)(file, size))
-        except (PthError, PickleError, ArchiveError) as error:
+        except (PickleError, ArchiveError) as error:
             raise PthError(f"{label}: {error}{what_reads(start, label, 'load_pth')}") from None
         except RecursionError:
             raise PthError(f"{label}: it is nested too deeply, or holds itself") from None
@@ -181,7 +181,7 @@ def load_pth(path: Source, map_location: Any = None, *, weights_only: bool = Tru
 
 def _read_zip(file: BinaryIO, size: int) -> Any:
     with zipfile.ZipFile(file) as archive:
-        names = set(archive.namelist())
+        names = dict.fromkeys(archive.namelist())  # in the order of the file
         record = next((name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")), None)
         if record is None:
             raise PthError("the zip has no data.pkl, so it is not from torch.save")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import NamedTuple
 
 from lezero.onnx.program import Body, Call, OnnxError, Program, _bodies, package
 
@@ -58,14 +58,27 @@ def check_functions(program: Program) -> None:
     within(program.body, 0)
 
 
+class Declaration(NamedTuple):
+    """What the standard says of an operator: how many operands and results it has, and which attributes."""
+
+    least: int
+    most: int
+    results: int
+    attributes: tuple[str, ...]
+    required: tuple[str, ...]
+
+
 @cache
-def declaration(domain: str, operator: str, version: int) -> Any:
+def declaration(domain: str, operator: str, version: int) -> Declaration | None:
     """The standard's declaration of an operator in a version of its set, None where it has none."""
     onnx = package()
     try:
-        return onnx.defs.get_schema(operator, version, domain)
+        schema = onnx.defs.get_schema(operator, version, domain)
     except onnx.defs.SchemaError:
         return None
+    attributes = schema.attributes
+    required = tuple(sorted(name for name, a in attributes.items() if a.required))
+    return Declaration(schema.min_input, schema.max_input, schema.max_output, tuple(sorted(attributes)), required)
 
 
 def check_call(call: Call, version: int) -> str | None:
@@ -76,20 +89,14 @@ def check_call(call: Call, version: int) -> str | None:
     declared = declaration(call.domain, call.operator, version)
     if declared is None:
         return None
-    least, most, count = declared.min_input, declared.max_input, len(call.inputs)
+    least, most, count = declared.least, declared.most, len(call.inputs)
     if not least <= count <= most:
         wanted = f"{least}" if least == most else f"{least} to {most}" if most < 1 << 20 else f"{least} or more"
         return f"it has {count} operands where version {version} of its set wants {wanted}"
-    if len(call.outputs) > declared.max_output:
-        return (
-            f"it has {len(call.outputs)} results where version {version} of its set wants at most {declared.max_output}"
-        )
-    return _attributes(call.attributes, declared.attributes)
-
-
-def _attributes(given: Mapping[str, Any], declared: Mapping[str, Any]) -> str | None:
-    unknown = sorted(given.keys() - declared.keys())
-    if unknown:
-        return f"it has no attribute {unknown[0]!r}; it has {', '.join(sorted(declared)) or 'none'}"
-    missing = sorted(name for name, a in declared.items() if a.required and name not in given)
-    return f"its attribute {missing[0]!r} is missing" if missing else None
+    if len(call.outputs) > declared.results:
+        return f"it has {len(call.outputs)} results where version {version} of its set wants at most {declared.results}"
+    unknown = next((name for name in call.attributes if name not in declared.attributes), None)
+    if unknown is not None:
+        return f"it has no attribute {unknown!r}; it has {', '.join(declared.attributes) or 'none'}"
+    missing = next((name for name in declared.required if name not in call.attributes), None)
+    return None if missing is None else f"its attribute {missing!r} is missing"

@@ -32,6 +32,8 @@ class Interpreter:
         outer : values of the body around it, by name
         attributes : of the function that the body is of
         """
+        if len(operands) != len(body.inputs):
+            raise OnnxError(f"the graph {body.name!r} has {len(body.inputs)} inputs, and gets {len(operands)}")
         values = {n: outer[n] for n in body.free}
         values.update(self.constants.get(body, {}))
         values.update(zip((v.name for v in body.inputs), operands))

@@ -105,6 +105,19 @@ def has_tensor_type(dtype: np.dtype) -> bool:
     return True
 
 
+def dimension(axis: int, count: int) -> int:
+    """The number of an axis of `count` dimensions, counted from the end where it is negative.
+
+    Raises
+    ------
+    ValueError
+        If there is no such axis.
+    """
+    if not -count <= axis < count:
+        raise ValueError(f"there is no axis {axis} in {count} dimensions")
+    return axis % count
+
+
 def integers(value: Any) -> list[int]:
     """A one-dimensional operand of integers, such as axes or a shape."""
     array = on_host(value)

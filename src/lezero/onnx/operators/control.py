@@ -11,11 +11,14 @@ import numpy as np
 
 import lezero as lz
 from lezero.onnx.program import Body, OnnxError
-from lezero.onnx.registry import Context, integers, on_device, on_host, operator
+from lezero.onnx.registry import Context, dimension, integers, on_device, on_host, operator
 
 
 def truth(value: Any) -> bool:
-    return bool(np.asarray(on_host(value)).reshape(-1)[0])
+    array = np.asarray(on_host(value))
+    if array.size != 1:
+        raise OnnxError(f"a condition is one truth, not values of shape {list(array.shape)}")
+    return bool(array.reshape(-1)[0])
 
 
 @operator("If", host=True)
@@ -77,12 +80,14 @@ def _scan(
     ctx: Context, body: Body, count: int, operands: list[Any], directions: list[int] | None, axes: list[int] | None,
     out_directions: list[int] | None, out_axes: list[int] | None,
 ) -> tuple[Any, ...]:  # fmt: skip
+    if not 0 < count <= len(operands):
+        raise OnnxError(f"{count} operands are to be scanned, and there are {len(operands)}")
     state, scanned = operands[: len(operands) - count], operands[len(operands) - count :]
     axes, directions = axes or [0] * count, directions or [0] * count
     steps = int(scanned[0].shape[axes[0]])
     outputs: list[list[Any]] = [[] for _ in range(len(body.outputs) - len(state))]
     for k in range(steps):
-        now = [x.select(a % x.ndim, steps - 1 - k if d else k) for x, a, d in zip(scanned, axes, directions)]
+        now = [x.select(dimension(a, x.ndim), steps - 1 - k if d else k) for x, a, d in zip(scanned, axes, directions)]
         results = ctx.run(body, (*state, *now))
         state = results[: len(state)]
         for values, value in zip(outputs, results[len(state) :]):

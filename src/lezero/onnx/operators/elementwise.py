@@ -14,7 +14,7 @@ from lezero.graph.dtype import as_dtype
 from lezero.nn import functional as F
 from lezero.onnx.operators import narrow
 from lezero.onnx.program import numpy_dtype
-from lezero.onnx.registry import Context, has_tensor_type, on_device, on_host, operator
+from lezero.onnx.registry import Context, dimension, has_tensor_type, on_device, on_host, operator
 from lezero.tensor import Tensor, where
 
 # -- one function of the package each ---------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def _old_broadcast(name: str, compute: Callable[..., Any]) -> None:
         _: Context, a: Tensor, b: Tensor, *, broadcast: int = 0, axis: int | None = None, consumed_inputs: Any = None
     ):
         if broadcast and axis is not None:
-            first = axis % a.ndim
+            first = dimension(axis, a.ndim)
             b = b.reshape(*b.shape, *[1] * (a.ndim - first - b.ndim))
         return compute(a, b)
 
@@ -104,7 +104,7 @@ _plain("Div", _divided, _divided_on_host, 7)
 @operator("Pow", 1)
 def power(_: Context, a: Tensor, b: Tensor, *, broadcast: int = 0, axis: int | None = None) -> Tensor:
     if broadcast and axis is not None:
-        b = b.reshape(*b.shape, *[1] * (a.ndim - axis % a.ndim - b.ndim))
+        b = b.reshape(*b.shape, *[1] * (a.ndim - dimension(axis, a.ndim) - b.ndim))
     result = lz.pow(a, b)
     return result if result.dtype is a.dtype else result.to(a.dtype)
 

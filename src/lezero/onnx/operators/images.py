@@ -13,7 +13,7 @@ import lezero as lz
 from lezero.nn import functional as F
 from lezero.onnx.operators.pooling import along
 from lezero.onnx.program import OnnxError
-from lezero.onnx.registry import Context, integers, on_device, on_host, operator
+from lezero.onnx.registry import Context, dimension, integers, on_device, on_host, operator
 from lezero.ops.resample import resample
 from lezero.tensor import Tensor, tensor
 
@@ -178,7 +178,7 @@ def _before_11(mode: str) -> Resizing:
 @operator("Resize", 11, host=True, fixed=(1, 2, 3))
 def resize(_: Context, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None, **attributes: Any) -> Tensor:
     how, x = Resizing(**attributes), on_device(x)
-    numbers = list(range(x.ndim)) if how.axes is None else [a % x.ndim for a in how.axes]
+    numbers = list(range(x.ndim)) if how.axes is None else [dimension(a, x.ndim) for a in how.axes]
     extents = [int(x.shape[k]) for k in numbers]
     if scales is not None and np.size(on_host(scales)):
         factors = [float(s) for s in on_host(scales)]

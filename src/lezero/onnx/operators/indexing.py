@@ -9,7 +9,7 @@ import numpy as np
 import lezero as lz
 from lezero.nn import functional as F
 from lezero.onnx.program import OnnxError, numpy_dtype
-from lezero.onnx.registry import Context, integers, on_device, on_host, operator
+from lezero.onnx.registry import Context, dimension, integers, on_device, on_host, operator
 from lezero.tensor import Tensor, tensor
 
 
@@ -56,7 +56,7 @@ def _scattered(x: Tensor, axis: int, indices: Tensor, updates: Tensor, reduction
 def scatter_elements(
     _: Context, x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
 ) -> Tensor:
-    return _scattered(x, axis % x.ndim, indices, updates, reduction)
+    return _scattered(x, dimension(axis, x.ndim), indices, updates, reduction)
 
 
 @operator("ScatterND")
@@ -75,7 +75,7 @@ def tensor_scatter(
 ) -> Tensor:
     """A cache with new rows of each sample from its own position on; a circular one goes on from its beginning."""
     past, update = on_device(past), on_device(update)
-    axis %= past.ndim
+    axis = dimension(axis, past.ndim)
     at = lz.arange(update.shape[axis]).reshape([-1 if k == axis else 1 for k in range(past.ndim)])
     if write_indices is not None:
         at = at + on_device(write_indices).to(lz.int64).reshape([-1] + [1] * (past.ndim - 1))
@@ -137,7 +137,7 @@ def trilu(_: Context, x: Any, k: Any = None, *, upper: int = 1) -> Tensor:
 def _accumulated(name: str, f: Any, nothing: int) -> None:
     @operator(name, host=True)
     def call(_: Context, x: Any, axis: Any, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-        x, a = on_device(x), int(integers(axis)[0]) % x.ndim
+        x, a = on_device(x), dimension(int(integers(axis)[0]), x.ndim)
         if reverse:
             x = lz.flip(x, (a,))
         if exclusive:
@@ -174,13 +174,15 @@ def pad_1(
 @operator("Pad", 11, host=True, fixed=(2,))
 def pad(_: Context, x: Any, pads: Any, value: Any = None, axes: Any = None, *, mode: str = "constant") -> Tensor:
     x = on_device(x)
-    where = list(range(x.ndim)) if axes is None else [int(a) % x.ndim for a in integers(axes)]
+    where = list(range(x.ndim)) if axes is None else [dimension(int(a), x.ndim) for a in integers(axes)]
     number = 0 if value is None else np.asarray(on_host(value)).reshape(()).item()
     return _padded(x, integers(pads), where, mode, number)
 
 
 def _padded(x: Tensor, pads: Any, axes: list[int], mode: str, value: Any) -> Tensor:
     n = len(axes)
+    if len(pads) != 2 * n:
+        raise OnnxError(f"{len(pads)} numbers of padding for {n} axes, of which each has two sides")
     for axis, before, after in zip(axes, pads[:n], pads[n:]):
         x = _padded_axis(x, axis, int(before), int(after), mode, value)
     return x
@@ -258,7 +260,7 @@ def einsum(_: Context, *xs: Tensor, equation: str) -> Tensor:
 def center_crop_pad(_: Context, x: Any, shape: Any, *, axes: list[int] | None = None) -> Tensor:
     x = on_device(x)
     for axis, wanted in zip(range(x.ndim) if axes is None else axes, integers(shape)):
-        axis %= x.ndim
+        axis = dimension(axis, x.ndim)
         extent, n = int(x.shape[axis]), int(wanted)
         if extent > n:
             x = x.narrow(axis, (extent - n) // 2, n)

@@ -18,7 +18,7 @@ from lezero.onnx.operators.quantising import (
     standard,
 )
 from lezero.onnx.program import OnnxError
-from lezero.onnx.registry import Context, operator
+from lezero.onnx.registry import Context, dimension, operator
 from lezero.tensor import Tensor
 
 DOMAIN = "com.microsoft"
@@ -81,7 +81,7 @@ def _softmax(x: Tensor, axis: int, opset: int) -> Tensor:
     """Up to version 12 of the standard over all axes from one on."""
     if opset >= 13:
         return F.softmax(x, axis)
-    return lz.reshape(F.softmax(lz.reshape(x, (*x.shape[: axis % x.ndim], -1)), -1), x.shape)
+    return lz.reshape(F.softmax(lz.reshape(x, (*x.shape[: dimension(axis, x.ndim)], -1)), -1), x.shape)
 
 
 @operator("QLinearConcat", domain=DOMAIN, fixed=(0,))
@@ -228,14 +228,14 @@ def layer_normalization(
     _: Context, x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Tensor:  # fmt: skip
     """Also in files of older versions of the standard, which had none."""
-    return F.layer_norm(x, tuple(x.shape[axis % x.ndim :]), scale, bias, epsilon)
+    return F.layer_norm(x, tuple(x.shape[dimension(axis, x.ndim) :]), scale, bias, epsilon)
 
 
 @operator("SimplifiedLayerNormalization", 1)
 def simplified_layer_normalization(
     _: Context, x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Tensor:
-    return F.rms_norm(x, tuple(x.shape[axis % x.ndim :]), scale, epsilon)
+    return F.rms_norm(x, tuple(x.shape[dimension(axis, x.ndim) :]), scale, epsilon)
 
 
 @operator("SkipLayerNormalization", domain=DOMAIN)

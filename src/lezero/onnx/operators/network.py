@@ -9,7 +9,7 @@ import numpy as np
 import lezero as lz
 from lezero.nn import functional as F
 from lezero.onnx.program import OnnxError
-from lezero.onnx.registry import Context, on_device, on_host, operator
+from lezero.onnx.registry import Context, dimension, on_device, on_host, operator
 from lezero.tensor import Tensor
 
 
@@ -137,7 +137,7 @@ def _along(name: str, compute: Any) -> None:
     @operator(name, 1)
     def from_axis(_: Context, x: Tensor, *, axis: int = 1) -> Tensor:
         """Up to version 12: over all axes from one on."""
-        axis %= x.ndim
+        axis = dimension(axis, x.ndim)
         rows = lz.reshape(x, (*x.shape[:axis], -1))
         return lz.reshape(compute(rows, -1), x.shape)
 

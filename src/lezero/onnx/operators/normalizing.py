@@ -6,13 +6,13 @@ from typing import Any
 
 import lezero as lz
 from lezero.nn import functional as F
-from lezero.onnx.registry import Context, operator
+from lezero.onnx.registry import Context, dimension, operator
 from lezero.tensor import Tensor
 
 
 def _over_last(x: Tensor, axis: int, *scales: Tensor | None) -> tuple[tuple[int, ...], list[Tensor | None]]:
     """The extents from an axis on, and scales spread over them."""
-    extents = tuple(x.shape[axis % x.ndim :])
+    extents = tuple(x.shape[dimension(axis, x.ndim) :])
     spread = [s if s is None or tuple(s.shape) == extents else lz.broadcast_to(s, extents).to(x.dtype) for s in scales]
     return extents, spread
 
@@ -22,13 +22,15 @@ def layer_normalization(
     ctx: Context, x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-5,
     stash_type: int = 1,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    if all(d == 1 for d in scale.shape[: axis % x.ndim - x.ndim]) and scale.ndim > x.ndim - axis % x.ndim:
-        scale = lz.reshape(scale, tuple(scale.shape[axis % x.ndim - x.ndim :]))
+    if all(d == 1 for d in scale.shape[: dimension(axis, x.ndim) - x.ndim]) and scale.ndim > x.ndim - dimension(
+        axis, x.ndim
+    ):
+        scale = lz.reshape(scale, tuple(scale.shape[dimension(axis, x.ndim) - x.ndim :]))
     extents, (scale_, bias_) = _over_last(x, axis, scale, bias)
     y = F.layer_norm(x, extents, scale_, bias_, epsilon)
     if not ctx.wanted(1) and not ctx.wanted(2):
         return (y,)
-    axes, wide = tuple(range(axis % x.ndim, x.ndim)), x if x.dtype is lz.float64 else x.float()
+    axes, wide = tuple(range(dimension(axis, x.ndim), x.ndim)), x if x.dtype is lz.float64 else x.float()
     mean, spread = lz.mean(wide, dim=axes, keepdim=True), lz.var(wide, dim=axes, correction=0, keepdim=True)
     return y, mean, lz.rsqrt(spread + epsilon)
 

@@ -13,7 +13,7 @@ import lezero as lz
 from lezero.graph.dtype import as_dtype
 from lezero.onnx.operators import narrow
 from lezero.onnx.program import OnnxError, numpy_dtype
-from lezero.onnx.registry import Context, find, on_device, operator
+from lezero.onnx.registry import Context, dimension, find, on_device, operator
 from lezero.tensor import Tensor
 
 _FLOAT32 = 1 << 24
@@ -25,7 +25,7 @@ def spread(scale: Any, x: Any, axis: int, block_size: int = 0) -> Any:
     if scale is None:
         return None
     if block_size:
-        axis %= x.ndim
+        axis = dimension(axis, x.ndim)
         if scale.ndim != x.ndim or scale.shape[axis] != -(-x.shape[axis] // block_size):
             raise OnnxError(f"scales of shape {list(scale.shape)} do not fit blocks of {block_size} in {list(x.shape)}")
         return lz.repeat_interleave(scale, block_size, dim=axis).narrow(axis, 0, x.shape[axis])
@@ -33,7 +33,7 @@ def spread(scale: Any, x: Any, axis: int, block_size: int = 0) -> Any:
         return scale.reshape(())
     if scale.ndim != 1:
         return scale
-    return scale.reshape([-1 if k == axis % x.ndim else 1 for k in range(x.ndim)])
+    return scale.reshape([-1 if k == dimension(axis, x.ndim) else 1 for k in range(x.ndim)])
 
 
 def widened(x: Any) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import lezero as lz
-from lezero.onnx.registry import Context, integers, on_device, operator
+from lezero.onnx.registry import Context, dimension, integers, on_device, operator
 from lezero.tensor import Tensor
 
 
@@ -20,7 +20,7 @@ def _reduction(name: str, compute: Callable[[Tensor, tuple[int, ...], bool], Ten
             if nothing:
                 return compute(on_device(x), (), keep)
             axes = list(range(x.ndim))
-        axes = [int(a) % x.ndim for a in axes]
+        axes = [dimension(int(a), x.ndim) for a in axes]
         if isinstance(x, np.ndarray) and on_host is not None:
             return np.asarray(on_host(x, axis=tuple(axes), keepdims=keep))
         return compute(on_device(x), tuple(axes), keep)
@@ -92,7 +92,7 @@ _reduction("ReduceLogSumExp", _log_sum_exp, None, 18)
 def _position(name: str, f: Callable[..., Tensor]) -> None:
     @operator(name)
     def call(_: Context, x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
-        axis %= x.ndim
+        axis = dimension(axis, x.ndim)
         if not select_last_index:
             return f(x, dim=axis, keepdim=bool(keepdims))
         return x.shape[axis] - 1 - f(lz.flip(x, (axis,)), dim=axis, keepdim=bool(keepdims))

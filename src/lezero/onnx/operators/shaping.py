@@ -9,7 +9,7 @@ import numpy as np
 
 import lezero as lz
 from lezero.onnx.program import OnnxError, constant_value
-from lezero.onnx.registry import Context, host_shape, integers, on_device, on_host, operator
+from lezero.onnx.registry import Context, dimension, host_shape, integers, on_device, on_host, operator
 from lezero.tensor import Tensor, tensor
 
 
@@ -34,10 +34,19 @@ def constant(ctx: Context, **attributes: Any) -> Any:
     return array if array.dtype.kind in "iub" or array.dtype == object else on_device(array)
 
 
+def _extents(shape: Any) -> list[int]:
+    """A shape that has to be one; symbols are."""
+    extents = integers(shape)
+    negative = next((d for d in extents if type(d) is int and d < 0), None)
+    if negative is not None:
+        raise OnnxError(f"a shape has the extent {negative}")
+    return extents
+
+
 @operator("ConstantOfShape", host=True)
 def constant_of_shape(_: Context, shape: Any, *, value: np.ndarray | None = None) -> Any:
     fill = np.zeros(1, np.float32) if value is None else value
-    extents = integers(shape)
+    extents = _extents(shape)
     if fill.dtype.kind in "iub" and len(extents) <= 1:
         return np.full([int(d) for d in extents], fill[0], fill.dtype)
     return on_device(fill).expand(*extents).clone() if extents else on_device(fill.reshape(()))
@@ -76,7 +85,7 @@ def transpose(_: Context, x: Any, *, perm: list[int] | None = None) -> Any:
 def _squeezed(x: Any, axes: list[int] | None) -> Any:
     if axes is None:
         axes = [k for k, d in enumerate(x.shape) if d == 1]
-    gone = {a % x.ndim for a in axes}
+    gone = {dimension(a, x.ndim) for a in axes}
     for a in gone:
         if x.shape[a] != 1:
             raise OnnxError(f"axis {a} of {list(x.shape)} cannot be squeezed: its extent is not 1")
@@ -86,7 +95,7 @@ def _squeezed(x: Any, axes: list[int] | None) -> Any:
 
 def _unsqueezed(x: Any, axes: list[int]) -> Any:
     rank = x.ndim + len(axes)
-    new = {a % rank for a in axes}
+    new = {dimension(a, rank) for a in axes}
     if len(new) < len(axes):
         raise OnnxError(f"axes {axes} name one twice")
     rest = iter(x.shape)
@@ -123,7 +132,7 @@ def concat(_: Context, *xs: Any, axis: int = 1) -> Any:
 
 @operator("Expand", host=True)
 def expand(_: Context, x: Any, shape: Any) -> Any:
-    wanted = integers(shape)
+    wanted = _extents(shape)
     if is_host(x) and np.ndim(x) <= 1 and len(wanted) <= 1:
         return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(int(d) for d in wanted))).copy()
     x = on_device(x)
@@ -135,7 +144,9 @@ def expand(_: Context, x: Any, shape: Any) -> Any:
 
 @operator("Tile", 6, host=True)
 def tile(_: Context, x: Any, repeats: Any) -> Any:
-    times = integers(repeats)
+    times = _extents(repeats)
+    if len(times) != x.ndim:
+        raise OnnxError(f"{len(times)} numbers of repeats for {x.ndim} dimensions")
     return np.tile(x, [int(t) for t in times]) if is_host(x) else lz.tile(x, tuple(times))
 
 
@@ -153,7 +164,7 @@ def _sliced(x: Any, starts: list[int], ends: list[int], axes: list[int] | None, 
     index = [slice(None)] * x.ndim
     flipped = []
     for start, end, axis, step in zip(starts, ends, axes, steps):
-        axis, n = axis % x.ndim, x.shape[axis]
+        axis, n = dimension(axis, x.ndim), x.shape[axis]
         if is_host(x) or step > 0:
             index[axis] = slice(start, None if step < 0 and end < -n else end, step)
         else:  # backwards: what is wanted forwards, then turned round
@@ -176,6 +187,8 @@ def slice_(_: Context, x: Any, starts: Any, ends: Any, axes: Any = None, steps: 
 
 
 def _split_at(x: Any, axis: int, sizes: list[int]) -> tuple[Any, ...]:
+    if sum(map(int, sizes)) != int(x.shape[dimension(axis, x.ndim)]) or any(int(n) < 0 for n in sizes):
+        raise OnnxError(f"parts of {[int(n) for n in sizes]} do not make up axis {axis} of {list(map(int, x.shape))}")
     out, at = [], 0
     for n in sizes:
         out.append(_sliced(x, [at], [at + n], [axis], None))
@@ -206,7 +219,7 @@ def gather(_: Context, x: Any, indices: Any, *, axis: int = 0) -> Any:
     if is_host(x) and is_host(indices):
         return np.asarray(np.take(x, indices.astype(np.int64), axis))
     x, indices = on_device(x), on_device(indices)
-    axis %= x.ndim
+    axis = dimension(axis, x.ndim)
     indices = lz.where(indices < 0, indices + x.shape[axis], indices).to(lz.int64)
     found = lz.index_select(x, axis, indices.reshape(-1))
     return lz.reshape(found, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))

@@ -11,7 +11,7 @@ import numpy as np
 
 import lezero as lz
 from lezero.onnx.program import OnnxError, numpy_dtype
-from lezero.onnx.registry import Context, integers, on_device, on_host, operator
+from lezero.onnx.registry import Context, dimension, integers, on_device, on_host, operator
 from lezero.tensor import Tensor, tensor
 
 # -- windows ----------------------------------------------------------------------------------------------------------
@@ -95,14 +95,14 @@ def _length(value: Any) -> int | None:
 @operator("DFT", 17, host=True)
 def dft_17(_: Context, x: Any, length: Any = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0) -> Tensor:
     x = on_device(x)
-    return transformed(x, axis % x.ndim, _length(length), bool(inverse), bool(onesided))
+    return transformed(x, dimension(axis, x.ndim), _length(length), bool(inverse), bool(onesided))
 
 
 @operator("DFT", 20, host=True)
 def dft(_: Context, x: Any, length: Any = None, axis: Any = None, *, inverse: int = 0, onesided: int = 0) -> Tensor:
     x = on_device(x)
     at = -2 if axis is None else int(integers(axis)[0])
-    return transformed(x, at % x.ndim, _length(length), bool(inverse), bool(onesided))
+    return transformed(x, dimension(at, x.ndim), _length(length), bool(inverse), bool(onesided))
 
 
 @operator("STFT", 17, host=True)
