@@ -110,3 +110,13 @@ def test_the_programs_of_the_page_run(page, tmp_path, monkeypatch, capsys):
     exec(compile("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), page, "exec"), {})
     out = capsys.readouterr().out
     assert "100 %" in out and float(re.search(r"difference (\S+)", out)[1]) < 1e-4
+
+
+@pytest.mark.parametrize("page", ["migrating.md", "migrating.zh-CN.md"])
+def test_the_programs_of_the_page_on_migrating_run(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[1] / "docs" / page).read_text(encoding="utf-8")
+    exec(compile("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), page, "exec"), {})
+    out = capsys.readouterr().out
+    assert "[[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]] [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]" in out
+    assert "refused: " in out and float(re.search(r"difference (\S+)", out)[1]) < 1e-5
