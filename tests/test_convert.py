@@ -241,6 +241,15 @@ def test_the_weights_of_an_onnx_model(tmp_path):
     found = load_file(tmp_path / "m.safetensors")
     want = weights | {"c": np.full(3, 2, np.float32)}
     assert found.keys() == want.keys() and all(np.array_equal(found[k], a) for k, a in want.items())
+    (tmp_path / "m.onnx").rename(tmp_path / "model.bin")  # seen from the content, as every format is
+    lz.convert_weights(tmp_path / "model.bin", tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "m.safetensors").read_bytes()
+    with pytest.raises(
+        io.WeightsError, match=r"is a model; lz\.onnx\.load reads ONNX models, and lezero convert their"
+    ):
+        io.load_weights(tmp_path / "model.bin")
+    with pytest.raises(ValueError, match=r"; lz\.onnx\.load reads ONNX models"):
+        io.load_pth(tmp_path / "model.bin")
 
 
 def test_weights_of_another_model_are_refused(tmp_path):
@@ -287,7 +296,7 @@ def test_the_command_says_what_it_did(call, tmp_path):
         tmp_path / "x.lzm", tmp_path / "y.safetensors", "--names", "huggingface", "--dtype", "bfloat16"
     )
     assert code == 0 and err == ""
-    assert "y.safetensors: 122 tensors (102 bfloat16, 20 int64), 11,191,262 values, 44.8 MB → 22.4 MB" in out
+    assert "y.safetensors: 122 tensors (102 bfloat16, 20 int64), 11,191,262 values, 42.7 MiB → 21.3 MiB" in out
     assert "model" in out and "resnet18's, torchvision → huggingface" in out and "left out: epoch" in out
     with safetensors.safe_open(str(tmp_path / "y.safetensors"), "pt") as opened:
         assert opened.metadata() == {"format": "pt"}

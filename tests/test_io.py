@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import lezero as lz
 from lezero import io
 from lezero.graph import dtype as dt
 from lezero.io import lzm, safetensors, tree
@@ -395,3 +396,22 @@ def test_trees_name_colliding_paths_apart():
     assert len(arrays) == 2
     back = tree.decode(value, arrays, lambda a: a)
     assert back["a.b"][0] == 1 and back["a"]["b"][0] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "writer"),
+    [("x.pth", "save_pth"), ("x.pt", "save_pth"), ("x.safetensors", "save_safetensors"), ("x.npz", "save_npz")],
+)
+def test_saving_under_the_name_of_another_format_warns(name, writer, tmp_path):
+    with pytest.warns(UserWarning, match=rf"{name}' is written as \.lzm.*lz\.io\.{writer} writes"):
+        lz.save({"x": lz.ones(2)}, tmp_path / name)
+    assert lz.load(tmp_path / name)["x"].tolist() == [1, 1]
+    getattr(lz.io, writer)({"x": lz.ones(2)}, tmp_path / name)
+    with pytest.raises(ValueError):
+        lz.load(tmp_path / name)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["x.lzm", "x", "x.ckpt"])
+def test_saving_under_names_that_are_no_format_does_not_warn(name, tmp_path):
+    lz.save({"x": lz.ones(2)}, tmp_path / name)

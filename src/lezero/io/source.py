@@ -116,22 +116,29 @@ def format_of(start: bytes) -> str | None:
         return "pth"
     if start[:6] == b"\x93NUMPY":
         return "npy"
-    return "safetensors" if start[8:9] == b"{" and start[6:8] == b"\0\0" else None
+    if start[8:9] == b"{" and start[6:8] == b"\0\0":
+        return "safetensors"
+    return "onnx" if start[:1] == b"\x08" and start[2:3] in _AFTER_IR_VERSION and 0 < start[1] < 32 else None
+
+
+_AFTER_IR_VERSION = [bytes([tag]) for tag in (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42)]
+"""Keys of ModelProto's fields 2 to 8: writers put fields in order, and ``ir_version``, a small number, is the first."""
 
 
 def _by_content(start: bytes) -> str | None:
-    return _ADVICE.get(format_of(start) or "")
+    return ADVICE.get(format_of(start) or "")
 
 
 _PTH = "lz.io.load_pth reads PyTorch's files"
 _SAFETENSORS = "lz.io.load_safetensors reads it"
 _LZM = "lz.load reads .lzm files"
-_ADVICE = {
+ADVICE = {
     "lzm": _LZM,
     "npz": "lz.io.load_npz reads NumPy's archives",
     "npy": "np.load reads NumPy's files",
     "pth": _PTH,
     "safetensors": _SAFETENSORS,
+    "onnx": "lz.onnx.load reads ONNX models, and lezero convert their weights",
 }
 
 
