@@ -144,6 +144,18 @@ def test_python_itself_suggests_members_of_tensors_and_layers(expression, says, 
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("argument", ["fused", "foreach", "capturable"])
+def test_optimizers_say_that_their_steps_are_fused(argument):
+    with pytest.raises(TypeError, match=rf"AdamW: there is no argument '{argument}': leave it out: every step is"):
+        lz.optim.AdamW(nn.Linear(2, 3).parameters(), **{argument: True})
+
+
+@pytest.mark.parametrize("argument", ["size_average", "reduce"])
+def test_losses_say_what_became_of_their_old_arguments(argument):
+    with pytest.raises(TypeError, match=rf"MSELoss: there is no argument '{argument}': reduction="):
+        nn.MSELoss(**{argument: False})
+
+
 def test_what_ported_programs_ask_of_cuda_first():
     assert lz.cuda.is_available() is False and lz.cuda.device_count() == 0
     assert lz.ones(2).to("cuda" if lz.cuda.is_available() else "cpu").tolist() == [1, 1]
