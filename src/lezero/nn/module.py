@@ -339,7 +339,7 @@ class Module(SpeltArguments):
 
         Parameters
         ----------
-        state_dict : mapping from name to Tensor (or NumPy array)
+        state_dict : mapping from name to Tensor, to NumPy's array, or to PyTorch's tensor
         strict : whether missing and unexpected names are errors; otherwise they are returned
         assign : put the given tensors in place of the module's own (dtype included) instead of copying
         """

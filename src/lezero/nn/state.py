@@ -9,7 +9,7 @@ import numpy as np
 
 from lezero.nn import hooks
 from lezero.nn.parameter import Parameter, constant_tensor
-from lezero.tensor import Tensor, make_parameter, no_grad
+from lezero.tensor import Tensor, make_parameter, no_grad, tensor
 
 if TYPE_CHECKING:
     from lezero.nn.module import Module
@@ -91,6 +91,8 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
             new = state[key]
             if isinstance(new, (np.ndarray, np.generic)):
                 new = constant_tensor(np.asarray(new))
+            elif hasattr(new, "__dlpack__") and not isinstance(new, Tensor):
+                new = _from_another_library(new)
             elif isinstance(new, Tensor) and new._buffer is not None and not assign:
                 new = make_parameter(
                     Tensor, new, False
@@ -130,6 +132,12 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     if strict and any(result):
         raise RuntimeError(_complaint(module, missing, unexpected, []))
     return result
+
+
+def _from_another_library(array: Any) -> Tensor:
+    """A copy of PyTorch's tensor or another library's array, whose gradients end here."""
+    detach = getattr(array, "detach", None)
+    return make_parameter(Tensor, tensor(array if detach is None else detach()), False)
 
 
 def _inside(state: Mapping[str, Any], expected: set[str]) -> str:
