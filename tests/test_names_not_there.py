@@ -54,6 +54,8 @@ def test_every_layer_of_pytorch_is_there_or_says_something():
         ("lezero.optim", "SparseAdam", "AdamW"),
         ("lezero.data", "DistributedSampler", "not there yet"),
         ("lezero.autograd", "detect_anomaly", "lz.debug.check_numerics"),
+        ("lezero.onnx", "export", "lz.export.to_onnx"),
+        ("lezero.onnx", "laod", "lezero.onnx.load"),
         ("lezero.profiler", "ProfilerActivity", "every kernel is noted"),
         ("lezero.profiler", "schedule", "warm up"),
         ("lezero.profiler", "record_function", "lz.explain"),
