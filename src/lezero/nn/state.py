@@ -9,7 +9,7 @@ import numpy as np
 
 from lezero.nn import hooks
 from lezero.nn.parameter import Parameter, constant_tensor
-from lezero.tensor import Tensor, make_parameter, no_grad, tensor
+from lezero.tensor import Tensor, make_parameter, no_grad
 
 if TYPE_CHECKING:
     from lezero.nn.module import Module
@@ -69,7 +69,7 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     """Check everything, then write everything: a module is never left half-loaded."""
     if not isinstance(state, Mapping):
         raise TypeError(f"load_state_dict: a mapping from name to tensor is needed, got {type(state).__name__}")
-    state = dict(state)
+    state = {name: _taken_over(value) for name, value in state.items()}
     missing: list[str] = []
     errors: list[str] = []
     extra_unexpected: list[str] = []
@@ -91,8 +91,6 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
             new = state[key]
             if isinstance(new, (np.ndarray, np.generic)):
                 new = constant_tensor(np.asarray(new))
-            elif hasattr(new, "__dlpack__") and not isinstance(new, Tensor):
-                new = _from_another_library(new)
             elif isinstance(new, Tensor) and new._buffer is not None and not assign:
                 new = make_parameter(
                     Tensor, new, False
@@ -134,10 +132,14 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     return result
 
 
-def _from_another_library(array: Any) -> Tensor:
-    """A copy of PyTorch's tensor or another library's array, whose gradients end here."""
-    detach = getattr(array, "detach", None)
-    return make_parameter(Tensor, tensor(array if detach is None else detach()), False)
+def _taken_over(value: Any) -> Any:
+    """A copy of PyTorch's tensor or another library's array, whose gradients end here; ours and NumPy's as they are."""
+    if isinstance(value, (Tensor, np.ndarray, np.generic)) or not hasattr(value, "__dlpack__"):
+        return value
+    from lezero.tensor import tensor
+
+    detach = getattr(value, "detach", None)
+    return constant_tensor(tensor(value if detach is None else detach()).numpy())
 
 
 def _inside(state: Mapping[str, Any], expected: set[str]) -> str:

@@ -115,7 +115,8 @@ class TransformerEncoder(Module):
     encoder_layer : TransformerEncoderLayer
     num_layers : int
     norm : a module for the result, or None
-    enable_nested_tensor, mask_check : accepted, and without effect: nothing is packed by a padding mask
+    enable_nested_tensor, mask_check : bool
+        Ways PyTorch has to leave out padding; nothing changes here.
     """
 
     def __init__(
