@@ -72,3 +72,53 @@ def test_an_encoder_takes_all_that_pytorchs_does():
     wanted = theirs(x, src_key_padding_mask=padding).detach().numpy()
     got = ours(lz.tensor(x), src_key_padding_mask=lz.tensor(padding)).detach().numpy()
     np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+class Theirs(torch.utils.data.Dataset):
+    """Pairs of what PyTorch's datasets hold."""
+
+    def __init__(self, dtype):
+        self.values = torch.arange(12).reshape(6, 2).to(dtype)
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return {"x": self.values[i], "label": i}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8], ids=str)
+def test_a_loader_makes_batches_of_pytorchs_datasets(dtype):
+    batches = list(lz.data.DataLoader(Theirs(dtype), batch_size=4))
+    assert [type(b["x"]) for b in batches] == [lz.Tensor] * 2
+    assert lz.cat([b["x"] for b in batches]).tolist() == np.arange(12).reshape(6, 2).tolist()
+    assert str(batches[0]["x"].dtype).removeprefix("lezero.") == str(dtype).removeprefix("torch.")
+    single = next(iter(lz.data.DataLoader(Theirs(dtype), batch_size=None)))["x"]
+    assert type(single) is lz.Tensor and single.tolist() == [0, 1]
+
+
+def test_items_of_a_batch_that_are_tensors_and_others_are_refused():
+    with pytest.raises(TypeError, match="item is a tensor in one and a list in another"):
+        lz.data.default_collate([torch.ones(2), [1.0, 2.0]])
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model."])
+def test_prefixes_of_wrapped_modules_are_recognised(prefix):
+    state = {prefix + k: v for k, v in nn.Linear(2, 3).state_dict().items()}
+    with pytest.raises(RuntimeError, match=r"did you mean load_state_dict\((\{.*\})\)\?") as caught:
+        nn.Linear(2, 3).load_state_dict(state)
+    advice = str(caught.value).partition("load_state_dict({")[2].removesuffix(")?")
+    nn.Linear(2, 3).load_state_dict(eval("{" + advice, {"state": state}))
+
+
+def test_a_prefix_that_does_not_help_is_not_advised():
+    with pytest.raises(RuntimeError) as caught:
+        nn.Linear(2, 3).load_state_dict({"module.kernel": lz.ones(3, 2)})
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_a_program_of_torchscript_is_named(tmp_path):
+    torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), tmp_path / "x.pt")
+    with pytest.raises(lz.io.PthError, match=r"it is a TorchScript program; .* for torch\.save"):
+        lz.io.load_pth(tmp_path / "x.pt")

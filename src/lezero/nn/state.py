@@ -143,9 +143,19 @@ def _taken_over(value: Any) -> Any:
 
 
 def _inside(state: Mapping[str, Any], expected: set[str]) -> str:
-    """Where in a larger dictionary, such as a trainer's checkpoint, the state is."""
+    """Where in a larger dictionary, such as a trainer's checkpoint, the state is, or what stands before all its names."""
     found = [k for k, v in state.items() if isinstance(v, Mapping) and expected & v.keys()]
-    return f"\n  did you mean load_state_dict(state[{found[0]!r}])?" if found else ""
+    if found:
+        return f"\n  did you mean load_state_dict(state[{found[0]!r}])?"
+    first = next(iter(state), "")
+    prefix = next((f"{p}." for p in _PREFIXES if str(first).startswith(f"{p}.")), "")
+    if prefix and expected & {str(k).removeprefix(prefix) for k in state} and first not in expected:
+        return f"\n  did you mean load_state_dict({{k.removeprefix({prefix!r}): v for k, v in state.items()}})?"
+    return ""
+
+
+_PREFIXES = "module", "_orig_mod", "model"
+"""What DataParallel, torch.compile and PyTorch Lightning put before the names of a module."""
 
 
 def _assigned(have: Tensor, new: Tensor) -> Tensor:
