@@ -4,6 +4,8 @@ import hashlib
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +107,14 @@ def test_names_that_are_the_same_stay(model, options, undrawn):
 def test_older_names_of_bert_become_newer_ones():
     state = {"bert.embeddings.LayerNorm.gamma": lz.ones(2), "bert.embeddings.LayerNorm.beta": lz.ones(2)}
     assert list(renamed(state, "lezero")) == ["bert.embeddings.LayerNorm.weight", "bert.embeddings.LayerNorm.bias"]
+
+
+def test_names_are_there_where_the_pages_say():
+    program = (
+        "import lezero as lz; print(list(lz.models.names.renamed(lz.models.resnet18().state_dict(), 'lezero'))[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "conv1.weight\n"
 
 
 def test_names_that_are_not_known_are_listed():

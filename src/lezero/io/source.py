@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -90,6 +90,18 @@ def writing(name: str, target: Target) -> Iterator[BinaryIO]:
 def _title(file: Any) -> str:
     name = getattr(file, "name", None)
     return name if isinstance(name, str) else f"the {type(file).__name__}"
+
+
+def arrays_by_name(name: str, tensors: Any) -> dict[str, np.ndarray]:
+    """What the function `name` is to write to a file of tensors by name, as arrays."""
+    if not isinstance(tensors, Mapping):
+        raise TypeError(
+            f"{name}: a mapping from name to tensor is needed, such as a module's state_dict(); got a {type(tensors).__name__}"
+        )
+    for key, value in tensors.items():
+        if not isinstance(value, np.ndarray) and not hasattr(value, "numpy"):
+            raise TypeError(f"{name}: {key!r} is a {type(value).__name__}; tensors and arrays are written")
+    return {key: np.asarray(t if isinstance(t, np.ndarray) else t.numpy()) for key, t in tensors.items()}
 
 
 def has_odd_booleans(array: np.ndarray) -> bool:
