@@ -171,6 +171,19 @@ def test_what_ported_programs_ask_of_cuda_first():
             getattr(lz.cuda, name)
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("cuda", r"model\.to\(device\)"), ("share_memory", "leave it out"), ("compile", r"lz\.jit\(model\)")],
+)
+def test_methods_of_modules_that_are_not_there_say_what_to_do(name, says):
+    model = nn.Linear(2, 3)
+    assert hasattr(torch.nn.Module, name) and not hasattr(model, name)
+    with pytest.raises(AttributeError, match=f"'Linear' has no attribute '{name}': .*{says}"):
+        getattr(model, name)
+    model.add_module(name, nn.Identity())
+    assert isinstance(getattr(model, name), nn.Identity)
+
+
 def test_devices_of_a_backend_with_cuda(monkeypatch):
     monkeypatch.setattr("lezero.cuda.devices", lambda: ["cpu", "cuda:0", "cuda:1"])
     assert lz.cuda.is_available() and lz.cuda.device_count() == 2
