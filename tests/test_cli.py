@@ -194,6 +194,7 @@ def test_doctor_checks_itself(call):
     facts = json.loads(out)
     assert code == 0 and facts["self_check"]["passed"] and facts["self_check"]["seconds"] < 30
     assert facts["cpu"]["level"] in facts["cpu"]["available"] and "numpy" in facts["backends"]
+    assert {"numpy", "onnx", "onnxruntime", "einops", "torch"} <= facts["packages"].keys()
     assert "self-check       passed" in call("doctor")[1]
 
 

@@ -4,6 +4,8 @@ import hashlib
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +107,14 @@ def test_names_that_are_the_same_stay(model, options, undrawn):
 def test_older_names_of_bert_become_newer_ones():
     state = {"bert.embeddings.LayerNorm.gamma": lz.ones(2), "bert.embeddings.LayerNorm.beta": lz.ones(2)}
     assert list(renamed(state, "lezero")) == ["bert.embeddings.LayerNorm.weight", "bert.embeddings.LayerNorm.bias"]
+
+
+def test_names_are_there_where_the_pages_say():
+    program = (
+        "import lezero as lz; print(list(lz.models.names.renamed(lz.models.resnet18().state_dict(), 'lezero'))[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "conv1.weight\n"
 
 
 def test_names_that_are_not_known_are_listed():
@@ -241,6 +251,15 @@ def test_the_weights_of_an_onnx_model(tmp_path):
     found = load_file(tmp_path / "m.safetensors")
     want = weights | {"c": np.full(3, 2, np.float32)}
     assert found.keys() == want.keys() and all(np.array_equal(found[k], a) for k, a in want.items())
+    (tmp_path / "m.onnx").rename(tmp_path / "model.bin")  # seen from the content, as every format is
+    lz.convert_weights(tmp_path / "model.bin", tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "m.safetensors").read_bytes()
+    with pytest.raises(
+        io.WeightsError, match=r"is a model; lz\.onnx\.load reads ONNX models, and lezero convert their"
+    ):
+        io.load_weights(tmp_path / "model.bin")
+    with pytest.raises(ValueError, match=r"; lz\.onnx\.load reads ONNX models"):
+        io.load_pth(tmp_path / "model.bin")
 
 
 def test_weights_of_another_model_are_refused(tmp_path):
@@ -287,7 +306,7 @@ def test_the_command_says_what_it_did(call, tmp_path):
         tmp_path / "x.lzm", tmp_path / "y.safetensors", "--names", "huggingface", "--dtype", "bfloat16"
     )
     assert code == 0 and err == ""
-    assert "y.safetensors: 122 tensors (102 bfloat16, 20 int64), 11,191,262 values, 44.8 MB → 22.4 MB" in out
+    assert "y.safetensors: 122 tensors (102 bfloat16, 20 int64), 11,191,262 values, 42.7 MiB → 21.3 MiB" in out
     assert "model" in out and "resnet18's, torchvision → huggingface" in out and "left out: epoch" in out
     with safetensors.safe_open(str(tmp_path / "y.safetensors"), "pt") as opened:
         assert opened.metadata() == {"format": "pt"}

@@ -102,3 +102,10 @@ def test_einops_is_not_imported_for_tensors_alone():
     assert (
         subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True).stdout == "False\n"
     )
+
+
+@pytest.mark.parametrize("module", ["lezero.einops", "lezero.einops.layers"])
+def test_without_einops_it_is_said_what_to_install(module):
+    program = f"import sys; sys.modules['einops'] = None; import {module}"
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: lezero.einops needs einops: pip install einops"

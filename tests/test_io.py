@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lezero import io
+import lezero as lz
+from lezero import io, nn
 from lezero.graph import dtype as dt
 from lezero.io import lzm, safetensors, tree
 from lezero.tensor import tensor
@@ -395,3 +396,38 @@ def test_trees_name_colliding_paths_apart():
     assert len(arrays) == 2
     back = tree.decode(value, arrays, lambda a: a)
     assert back["a.b"][0] == 1 and back["a"]["b"][0] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "writer"),
+    [("x.pth", "save_pth"), ("x.pt", "save_pth"), ("x.safetensors", "save_safetensors"), ("x.npz", "save_npz")],
+)
+def test_saving_under_the_name_of_another_format_warns(name, writer, tmp_path):
+    with pytest.warns(UserWarning, match=rf"{name}' is written as \.lzm.*lz\.io\.{writer} writes"):
+        lz.save({"x": lz.ones(2)}, tmp_path / name)
+    assert lz.load(tmp_path / name)["x"].tolist() == [1, 1]
+    getattr(lz.io, writer)({"x": lz.ones(2)}, tmp_path / name)
+    with pytest.raises(ValueError):
+        lz.load(tmp_path / name)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["x.lzm", "x", "x.ckpt"])
+def test_saving_under_names_that_are_no_format_does_not_warn(name, tmp_path):
+    lz.save({"x": lz.ones(2)}, tmp_path / name)
+
+
+@pytest.mark.parametrize("writer", ["save_safetensors", "save_npz"])
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (nn.Linear(2, 3), r"a mapping from name to tensor is needed, such as a module's state_dict\(\); got a Linear"),
+        (lz.ones(2), "got a Tensor"),
+        ({"a": lz.ones(2), "b": 3}, "'b' is a int; tensors and arrays are written"),
+    ],
+    ids=["module", "tensor", "number"],
+)
+def test_what_is_no_dict_of_tensors_is_refused_by_formats_of_tensors(writer, value, says, tmp_path):
+    with pytest.raises(TypeError, match=f"{writer}: .*{says}"):
+        getattr(lz.io, writer)(value, tmp_path / "x")
+    assert not list(tmp_path.iterdir())

@@ -54,6 +54,8 @@ def test_every_layer_of_pytorch_is_there_or_says_something():
         ("lezero.optim", "SparseAdam", "AdamW"),
         ("lezero.data", "DistributedSampler", "not there yet"),
         ("lezero.autograd", "detect_anomaly", "lz.debug.check_numerics"),
+        ("lezero.onnx", "export", "lz.export.to_onnx"),
+        ("lezero.onnx", "laod", "lezero.onnx.load"),
         ("lezero.profiler", "ProfilerActivity", "every kernel is noted"),
         ("lezero.profiler", "schedule", "warm up"),
         ("lezero.profiler", "record_function", "lz.explain"),
@@ -144,6 +146,18 @@ def test_python_itself_suggests_members_of_tensors_and_layers(expression, says, 
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("argument", ["fused", "foreach", "capturable"])
+def test_optimizers_say_that_their_steps_are_fused(argument):
+    with pytest.raises(TypeError, match=rf"AdamW: there is no argument '{argument}': leave it out: every step is"):
+        lz.optim.AdamW(nn.Linear(2, 3).parameters(), **{argument: True})
+
+
+@pytest.mark.parametrize("argument", ["size_average", "reduce"])
+def test_losses_say_what_became_of_their_old_arguments(argument):
+    with pytest.raises(TypeError, match=rf"MSELoss: there is no argument '{argument}': reduction="):
+        nn.MSELoss(**{argument: False})
+
+
 def test_what_ported_programs_ask_of_cuda_first():
     assert lz.cuda.is_available() is False and lz.cuda.device_count() == 0
     assert lz.ones(2).to("cuda" if lz.cuda.is_available() else "cpu").tolist() == [1, 1]
@@ -155,6 +169,19 @@ def test_what_ported_programs_ask_of_cuda_first():
     ):
         with pytest.raises(AttributeError, match=f"no attribute '{name}': .*{says}"):
             getattr(lz.cuda, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("cuda", r"model\.to\(device\)"), ("share_memory", "leave it out"), ("compile", r"lz\.jit\(model\)")],
+)
+def test_methods_of_modules_that_are_not_there_say_what_to_do(name, says):
+    model = nn.Linear(2, 3)
+    assert hasattr(torch.nn.Module, name) and not hasattr(model, name)
+    with pytest.raises(AttributeError, match=f"'Linear' has no attribute '{name}': .*{says}"):
+        getattr(model, name)
+    model.add_module(name, nn.Identity())
+    assert isinstance(getattr(model, name), nn.Identity)
 
 
 def test_devices_of_a_backend_with_cuda(monkeypatch):

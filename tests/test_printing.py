@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -113,6 +112,7 @@ def test_options_of_numpys_own_do_not_matter():
 
 @pytest.mark.parametrize("values", [[1.5, -2.0], [float("nan"), 3e20, 1.0], [1e-5, 1e5], [[-2.0], [0.0]], 2.0], ids=str)
 def test_powers_of_ten_are_pytorchs(values):
+    torch = pytest.importorskip("torch")
     lz.set_printoptions(sci_mode=True)
     torch.set_printoptions(sci_mode=True)
     try:

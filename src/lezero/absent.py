@@ -109,7 +109,7 @@ NAMES = {
     "set_default_tensor_type": "lz.set_default_dtype(dtype) sets the dtype of tensors made of Python floats",
     "testing": "numpy.testing.assert_allclose takes tensors",
     "to_dlpack": "what takes DLPack takes tensors as they are, as numpy.from_dlpack(x) does",
-    "utils": "what loads data is in lezero.data, and what helps with modules in lezero.nn.utils",
+    "utils": "what loads data is in lezero.data, what helps with modules in lezero.nn.utils, and lz.checkpoint keeps less for gradients",
     "version": "it is lz.__version__",
     "vmap": "functions of batches are written with operations that broadcast",
 }

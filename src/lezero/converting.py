@@ -13,6 +13,7 @@ import numpy as np
 from lezero import models
 from lezero.graph.dtype import DType, as_dtype
 from lezero.io.safetensors import save_safetensors
+from lezero.io.source import format_of
 from lezero.io.weights import Weights, WeightsError, read_weights, writer_for
 from lezero.models.names import recognised, renamed
 from lezero.tensor import Tensor, tensor
@@ -55,7 +56,7 @@ def convert_weights(
 
     Parameters
     ----------
-    source : any file that :func:`lezero.io.load_weights` reads, or ``.onnx``, of which the initialisers and constants of
+    source : any file that :func:`lezero.io.load_weights` reads, or a model in ONNX, of which the initialisers and constants of
         floating point are taken
     target : ``.safetensors``, ``.pth`` (or ``.pt``, ``.bin``: PyTorch's zip format), ``.lzm`` or ``.npz``; written atomically
     model : a function of ``lezero.models``; the weights have to be those of it
@@ -80,7 +81,7 @@ def convert_weights(
     if target.exists() and not overwrite:
         raise FileExistsError(f"{str(target)!r} is there already, and is not overwritten unless that is asked for")
     progress(f"reading {source.name}")
-    read = _onnx_weights(source, entry) if source.suffix == ".onnx" else read_weights(source, entry)
+    read = _onnx_weights(source, entry) if _is_onnx(source) else read_weights(source, entry)
     tensors, family, naming = read.tensors, None, None
     if names is not None or model is not None:
         progress("translating names")
@@ -141,6 +142,13 @@ def _check_fit(model: str, state: dict[str, Tensor]) -> None:
     if missing or unexpected:
         lists = [f"{what} {', '.join(n[:5])}{', …' if len(n) > 5 else ''}" for what, n in (("missing", missing), ("unexpected", unexpected)) if n]  # fmt: skip
         raise WeightsError(f"these are not the weights of {model}: {'; '.join(lists)}")
+
+
+def _is_onnx(path: Path) -> bool:
+    if path.suffix == ".onnx" or not path.is_file():
+        return path.suffix == ".onnx"
+    with path.open("rb") as file:
+        return format_of(file.read(512)) == "onnx"
 
 
 def _onnx_weights(path: Path, entry: str | None) -> Weights:

@@ -20,7 +20,7 @@ from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.indexing import wrapped
 from lezero.ops.slicing import sliced_extent
 from lezero.runtime.bounds import expect, of_dimension
-from lezero.runtime.recorder import STATE, Handle, note_view, record
+from lezero.runtime.recorder import STATE, Handle, kind_of, note_view, record
 
 
 def get(x: Any, index: Any) -> Any:
@@ -319,7 +319,7 @@ def _fitting(value: Any, x: Any, ndim: int) -> Any:
 
     if not isinstance(value, Handle):
         if not isinstance(value, (bool, int, float, complex, np.generic)):
-            raise TypeError(f"in-place write: a tensor, an array or a number is needed, got {type(value).__name__}")
+            raise TypeError(f"in-place write: a tensor, an array or a number is needed, got {kind_of(value)}")
         need_fit("in-place write", value, x.dtype)
         return _number(value)._cast(x.dtype)
     extra = value.ndim - ndim  # type: ignore[attr-defined]

@@ -38,7 +38,13 @@ _WEIGHTS = (
     "networks begin with random weights, and published ones are loaded into them: "
     'model.load_state_dict(lz.io.load_pth("FILE.pth")), or lz.io.load_safetensors'
 )
-ARGUMENTS = {"lezero.models": dict.fromkeys(("weights", "pretrained", "weights_backbone"), _WEIGHTS)}
+_STEPS = "leave it out: every step is one run of fused kernels"
+_REDUCTION = 'reduction="mean", "sum" or "none" says it'
+ARGUMENTS = {
+    "lezero.models": dict.fromkeys(("weights", "pretrained", "weights_backbone"), _WEIGHTS),
+    "lezero.optim": dict.fromkeys(("foreach", "fused", "capturable"), _STEPS),
+    "lezero.nn": dict.fromkeys(("size_average", "reduce"), _REDUCTION),
+}
 """Package -> arguments that newcomers bring from PyTorch to its classes, and what to do instead."""
 
 

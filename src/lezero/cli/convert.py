@@ -103,5 +103,7 @@ def _summary(facts: dict[str, Any]) -> str:
 
 
 def _size(facts: dict[str, Any]) -> str:
-    before, after = (facts[k] / 1e6 for k in ("bytes_before", "bytes_after"))
-    return f"{after:,.1f} MB" if before == after else f"{before:,.1f} MB → {after:,.1f} MB"
+    from lezero.runtime.figures import byte_count
+
+    before, after = (byte_count(facts[k]) for k in ("bytes_before", "bytes_after"))
+    return after if before == after else f"{before} → {after}"

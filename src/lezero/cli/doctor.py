@@ -15,7 +15,18 @@ import click
 from lezero.cli.cache import UNUSABLE
 from lezero.knobs import KnobError
 
-_PACKAGES = ("numpy", "llvmlite", "ml_dtypes", "rich", "click", "scikit-learn")
+_PACKAGES = (
+    "numpy",
+    "llvmlite",
+    "ml_dtypes",
+    "rich",
+    "click",
+    "scikit-learn",
+    "onnx",
+    "onnxruntime",
+    "einops",
+    "torch",
+)
 
 
 @click.command()

@@ -13,7 +13,7 @@ from lezero.tensor import Tensor, tensor
 def default_collate(items: Sequence[Any]) -> Any:
     """Stack items of the same structure into a batch with a new first dimension.
 
-    Tensors, arrays and numbers become tensors (Python floats the default dtype, integers int64); strings and bytes a
+    Tensors (PyTorch's, too), arrays and numbers become tensors (Python floats the default dtype, integers int64); strings and bytes a
     list; dicts, tuples, named tuples and lists are collated member by member.
 
     Raises
@@ -32,8 +32,9 @@ def default_convert(item: Any) -> Any:
 def collate(items: Sequence[Any], wrap: Callable[[np.ndarray], Any], where: str = "item") -> Any:
     """:func:`default_collate` with `wrap` making the leaves out of freshly stacked arrays."""
     first = items[0]
-    if isinstance(first, Tensor):
-        first, items = first.numpy(), [_as_array(i, where) for i in items]
+    if _is_tensor(first):
+        items = [_as_array(i, where) for i in items]
+        first = items[0]
     if isinstance(first, (np.ndarray, np.generic)):
         return wrap(_stack(items, where))
     if isinstance(first, (bool, int, float, complex)):
@@ -64,6 +65,8 @@ def convert(item: Any, wrap: Callable[[np.ndarray], Any]) -> Any:
     """:func:`default_convert` with `wrap` making the leaves."""
     if isinstance(item, (np.ndarray, np.generic)):
         return wrap(np.array(item))
+    if _is_tensor(item) and not isinstance(item, Tensor):
+        return wrap(tensor(item).numpy())
     if isinstance(item, Mapping):
         return {key: convert(value, wrap) for key, value in item.items()}
     if isinstance(item, (tuple, list)):
@@ -87,12 +90,17 @@ def _rebuild(like: Any, members: list[Any]) -> Any:
     return type(like)(*members) if hasattr(like, "_fields") else tuple(members) if isinstance(like, tuple) else members
 
 
+def _is_tensor(item: Any) -> bool:
+    """Whether an item is a tensor, ours or of another library."""
+    return isinstance(item, Tensor) or (hasattr(item, "__dlpack__") and not isinstance(item, np.ndarray))
+
+
 def _as_array(item: Any, where: str) -> np.ndarray:
-    if not isinstance(item, Tensor):
+    if not _is_tensor(item):
         raise TypeError(
             f"the items of a batch differ: {where} is a tensor in one and a {type(item).__name__} in another"
         )
-    return item.numpy()
+    return (item if isinstance(item, Tensor) else tensor(item)).numpy()
 
 
 def _stack(items: Sequence[Any], where: str) -> np.ndarray:

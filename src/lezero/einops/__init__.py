@@ -10,7 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from einops._backends import AbstractBackend
+
+try:
+    from einops._backends import AbstractBackend
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("lezero.einops needs einops: pip install einops", name=error.name) from error
 
 from lezero.tensor import Tensor, arange, cat, einsum, from_numpy, stack
 

@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import struct
+import warnings
 import zipfile
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -29,6 +31,12 @@ _END = struct.Struct("<4s4H2LH")  # zip's end-of-central-directory record; its l
 _END_BYTES = _END.size + len(_COMMENT) + 64
 _LOCAL = b"PK\x03\x04"
 _MAX_HEADER = 1 << 28
+_WRITERS = {
+    **dict.fromkeys((".pth", ".pt", ".bin"), "save_pth"),
+    ".safetensors": "save_safetensors",
+    ".npz": "save_npz",
+}
+"""Suffix -> what writes files that usually have it."""
 
 
 class LzmError(ValueError):
@@ -41,7 +49,8 @@ def save(obj: Any, path: Target, *, kind: str = "checkpoint", extra: dict[str, A
     Parameters
     ----------
     obj : a value as ``load`` will return it; tied tensors (the same one in two places) are stored once
-    path : str, os.PathLike, or a file object open for writing bytes, which gets it from where it stands, not atomically
+    path : str, os.PathLike, or a file object open for writing bytes, which gets it from where it stands, not atomically.  A
+        name that ends like another format's (``.pth``, ``.safetensors``, …) gets a warning.
     kind : {"checkpoint", "program"}
     extra : further JSON values for the header, readable with :func:`read_header`
 
@@ -54,6 +63,13 @@ def save(obj: Any, path: Target, *, kind: str = "checkpoint", extra: dict[str, A
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    writer = _WRITERS.get(Path(path).suffix) if isinstance(path, (str, os.PathLike)) else None
+    if writer is not None:
+        warnings.warn(
+            f"{str(path)!r} is written as .lzm, whatever its name, and lz.load reads it; lz.io.{writer} writes files that other "
+            "libraries read under such names",
+            stacklevel=2,
+        )
     try:
         value, arrays = tree.encode(obj)
     except tree.TreeError as error:

@@ -13,7 +13,7 @@ import numpy as np
 
 from lezero.graph.dtype import as_dtype, bfloat16
 from lezero.io.archive import ZIP64_FROM, ArchiveError, check_members, stored_member
-from lezero.io.source import Source, Target, has_odd_booleans, reading, what_reads, writing
+from lezero.io.source import Source, Target, arrays_by_name, has_odd_booleans, reading, what_reads, writing
 
 _LENGTHS = {(1, 0): 2, (2, 0): 4}
 """Bytes of the field that says how long the header is."""
@@ -99,7 +99,7 @@ def save_npz(tensors: Mapping[str, Any], path: Target) -> None:
     NpzError
         For bfloat16, which the format lacks.
     """
-    arrays = {name: np.asarray(t if isinstance(t, np.ndarray) else t.numpy()) for name, t in tensors.items()}
+    arrays = arrays_by_name("save_npz", tensors)
     for name, array in arrays.items():
         if array.dtype == bfloat16.numpy:
             raise NpzError(f".npz files have no bfloat16 (of {name!r}); convert to float32 or float16")

@@ -185,8 +185,12 @@ def _read_zip(file: BinaryIO, size: int) -> Any:
         record = next((name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")), None)
         if record is None:
             raise PthError("the zip has no data.pkl, so it is not from torch.save")
-        check_members(archive, size)
         root = record.removesuffix("data.pkl")
+        if f"{root}constants.pkl" in names:
+            raise PthError(
+                "it is a TorchScript program; torch.jit.load(path).state_dict() has its weights, for torch.save"
+            )
+        check_members(archive, size)
         if f"{root}byteorder" in names and archive.read(f"{root}byteorder") != b"little":
             raise PthError("its numbers are big endian, which is not read")
         read: dict[str, np.ndarray] = {}

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from lezero.io.source import Source, Target, has_odd_booleans, reading, what_reads, writing
+from lezero.io.source import Source, Target, arrays_by_name, has_odd_booleans, reading, what_reads, writing
 
 ALIGN = 64
 MAX_HEADER = 100_000_000  # the reference implementation's limit
@@ -80,7 +80,7 @@ def load_safetensors(path: Source) -> dict[str, Any]:
 
 def save_safetensors(tensors: Mapping[str, Any], path: Target, metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors (or arrays) by name to a ``.safetensors`` file, atomically, or to a file open for writing bytes."""
-    arrays = {name: np.asarray(t if isinstance(t, np.ndarray) else t.numpy()) for name, t in tensors.items()}
+    arrays = arrays_by_name("save_safetensors", tensors)
     with writing("save_safetensors", path) as file:
         write(file, arrays, metadata)
 

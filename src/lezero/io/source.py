@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -92,6 +92,18 @@ def _title(file: Any) -> str:
     return name if isinstance(name, str) else f"the {type(file).__name__}"
 
 
+def arrays_by_name(name: str, tensors: Any) -> dict[str, np.ndarray]:
+    """What the function `name` is to write to a file of tensors by name, as arrays."""
+    if not isinstance(tensors, Mapping):
+        raise TypeError(
+            f"{name}: a mapping from name to tensor is needed, such as a module's state_dict(); got a {type(tensors).__name__}"
+        )
+    for key, value in tensors.items():
+        if not isinstance(value, np.ndarray) and not hasattr(value, "numpy"):
+            raise TypeError(f"{name}: {key!r} is a {type(value).__name__}; tensors and arrays are written")
+    return {key: np.asarray(t if isinstance(t, np.ndarray) else t.numpy()) for key, t in tensors.items()}
+
+
 def has_odd_booleans(array: np.ndarray) -> bool:
     """Whether bytes that are to be booleans are others than 0 and 1, which compute as neither."""
     return array.dtype == np.bool_ and array.size > 0 and bool(array.view(np.uint8).max() > 1)
@@ -116,22 +128,29 @@ def format_of(start: bytes) -> str | None:
         return "pth"
     if start[:6] == b"\x93NUMPY":
         return "npy"
-    return "safetensors" if start[8:9] == b"{" and start[6:8] == b"\0\0" else None
+    if start[8:9] == b"{" and start[6:8] == b"\0\0":
+        return "safetensors"
+    return "onnx" if start[:1] == b"\x08" and start[2:3] in _AFTER_IR_VERSION and 0 < start[1] < 32 else None
+
+
+_AFTER_IR_VERSION = [bytes([tag]) for tag in (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42)]
+"""Keys of ModelProto's fields 2 to 8: writers put fields in order, and ``ir_version``, a small number, is the first."""
 
 
 def _by_content(start: bytes) -> str | None:
-    return _ADVICE.get(format_of(start) or "")
+    return ADVICE.get(format_of(start) or "")
 
 
 _PTH = "lz.io.load_pth reads PyTorch's files"
 _SAFETENSORS = "lz.io.load_safetensors reads it"
 _LZM = "lz.load reads .lzm files"
-_ADVICE = {
+ADVICE = {
     "lzm": _LZM,
     "npz": "lz.io.load_npz reads NumPy's archives",
     "npy": "np.load reads NumPy's files",
     "pth": _PTH,
     "safetensors": _SAFETENSORS,
+    "onnx": "lz.onnx.load reads ONNX models, and lezero convert their weights",
 }
 
 

@@ -15,7 +15,7 @@ from lezero.io.pth import load_pth
 from lezero.io.pth_writer import save_pth
 from lezero.io.safetensors import load_safetensors, save_safetensors
 from lezero.io.sharded import SUFFIX
-from lezero.io.source import format_of
+from lezero.io.source import ADVICE, format_of
 from lezero.tensor import Tensor, tensor
 
 _READERS = {"lzm": load, "npz": load_npz, "pth": load_pth, "safetensors": load_safetensors}
@@ -106,6 +106,8 @@ def _reader(path: Path) -> Any:
     known = format_of(start) or ("pth" if start[:4] == b"PK\x03\x04" else None)
     if known in _READERS:
         return _READERS[known]
+    if known == "onnx":
+        raise WeightsError(f"{str(path)!r} is a model; {ADVICE[known]}")
     raise WeightsError(
         f"{str(path)!r} holds no weights that can be read: it is {'empty' if not start else 'neither safetensors, nor a .pth, .lzm, .npz or ONNX file'}"
     )

@@ -1,6 +1,7 @@
 """Models, with the parameter names published weights use."""
 
 from lezero.misspelt import ARGUMENTS, suggest_names
+from lezero.models import names as names
 from lezero.models.bert import (
     BertConfig,
     BertForMaskedLM,

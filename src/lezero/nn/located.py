@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lezero.runtime.recorder import kind_of
 from lezero.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def _wrong_inputs(module: Module, inputs: tuple[Any, ...]) -> str:
     given = "None" if wrong is None else f"a {type(wrong).__name__}"
     if isinstance(wrong, np.ndarray):
         given = "a numpy array (lz.tensor makes a tensor of it)"
+    elif hasattr(wrong, "__dlpack__"):
+        given = f"a {kind_of(wrong)}"
     return f", which was given {given} and takes tensors"
 
 

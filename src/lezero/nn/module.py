@@ -13,6 +13,7 @@ from lezero.nn.parameter import Buffer, Parameter, clear_grads
 from lezero.runtime import recorder
 from lezero.runtime.recorder import assign
 from lezero.tensor import Tensor, no_grad
+from lezero.tensor.names import Elsewhere
 
 M = TypeVar("M", bound="Module")
 
@@ -318,6 +319,10 @@ class Module(SpeltArguments):
     def bfloat16(self: M) -> M:
         return self.to("bfloat16")
 
+    cuda = Elsewhere("cuda", "model.to(device) moves it; lz.device.devices() lists the devices there are")
+    share_memory = Elsewhere("share_memory", "the DataLoader's workers hand tensors over by themselves; leave it out")
+    compile = Elsewhere("compile", "every recorded step is compiled, and lz.jit(model) captures calls as one run")
+
     def cpu(self: M) -> M:
         return self.to(device="cpu")
 
@@ -339,7 +344,7 @@ class Module(SpeltArguments):
 
         Parameters
         ----------
-        state_dict : mapping from name to Tensor (or NumPy array)
+        state_dict : mapping from name to Tensor, to NumPy's array, or to PyTorch's tensor
         strict : whether missing and unexpected names are errors; otherwise they are returned
         assign : put the given tensors in place of the module's own (dtype included) instead of copying
         """

@@ -69,7 +69,7 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     """Check everything, then write everything: a module is never left half-loaded."""
     if not isinstance(state, Mapping):
         raise TypeError(f"load_state_dict: a mapping from name to tensor is needed, got {type(state).__name__}")
-    state = dict(state)
+    state = {name: _taken_over(value) for name, value in state.items()}
     missing: list[str] = []
     errors: list[str] = []
     extra_unexpected: list[str] = []
@@ -132,10 +132,30 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     return result
 
 
+def _taken_over(value: Any) -> Any:
+    """A copy of PyTorch's tensor or another library's array, whose gradients end here; ours and NumPy's as they are."""
+    if isinstance(value, (Tensor, np.ndarray, np.generic)) or not hasattr(value, "__dlpack__"):
+        return value
+    from lezero.tensor import tensor
+
+    detach = getattr(value, "detach", None)
+    return constant_tensor(tensor(value if detach is None else detach()).numpy())
+
+
 def _inside(state: Mapping[str, Any], expected: set[str]) -> str:
-    """Where in a larger dictionary, such as a trainer's checkpoint, the state is."""
+    """Where in a larger dictionary, such as a trainer's checkpoint, the state is, or what stands before all its names."""
     found = [k for k, v in state.items() if isinstance(v, Mapping) and expected & v.keys()]
-    return f"\n  did you mean load_state_dict(state[{found[0]!r}])?" if found else ""
+    if found:
+        return f"\n  did you mean load_state_dict(state[{found[0]!r}])?"
+    first = next(iter(state), "")
+    prefix = next((f"{p}." for p in _PREFIXES if str(first).startswith(f"{p}.")), "")
+    if prefix and expected & {str(k).removeprefix(prefix) for k in state} and first not in expected:
+        return f"\n  did you mean load_state_dict({{k.removeprefix({prefix!r}): v for k, v in state.items()}})?"
+    return ""
+
+
+_PREFIXES = "module", "_orig_mod", "model"
+"""What DataParallel, torch.compile and PyTorch Lightning put before the names of a module."""
 
 
 def _assigned(have: Tensor, new: Tensor) -> Tensor:

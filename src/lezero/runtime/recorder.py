@@ -526,7 +526,16 @@ def as_number(value: Any) -> Any:
     for base in _NUMBERS:
         if isinstance(value, base):
             return base(value)
-    raise TypeError(f"expected a Tensor or a number, got {kind.__name__}")
+    raise TypeError(f"expected a Tensor or a number, got {kind_of(value)}")
+
+
+def kind_of(value: Any) -> str:
+    """The type of what is no tensor of ours, for an error; those of other libraries with what makes a tensor of them."""
+    kind = type(value)
+    if not hasattr(kind, "__dlpack__"):
+        return kind.__name__
+    library = kind.__module__.partition(".")[0]
+    return f"{library}.{kind.__name__} (lz.tensor makes a tensor of it)"
 
 
 def constant(rec: Recording, value: Any) -> Node:

@@ -15,7 +15,7 @@ from lezero.graph.place import Device
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import Op
 from lezero.ops.operand import Operand
-from lezero.runtime.recorder import STATE, Handle, import_handle, record
+from lezero.runtime.recorder import STATE, Handle, import_handle, kind_of, record
 
 if TYPE_CHECKING:
     from lezero.tensor import Tensor
@@ -42,7 +42,13 @@ class Core(Operand, Handle):
 
     def _accepts(self, other: Any) -> bool:
         # Arrays become tensors: NumPy would answer with an array, without a gradient.
-        return isinstance(other, (bool, int, float, complex, Handle, np.generic, np.ndarray))
+        if isinstance(other, (bool, int, float, complex, Handle, np.generic, np.ndarray)):
+            return True
+        if (
+            type(other).__module__.partition(".")[0] == "torch"
+        ):  # Python would say that Tensor and Tensor do not go together
+            raise TypeError(f"expected a Tensor or a number, got {kind_of(other)}")
+        return False
 
     @property
     def shape(self) -> tuple[int, ...]:

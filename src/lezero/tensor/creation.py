@@ -18,7 +18,7 @@ from lezero.hal.buffer import Buffer
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import normalize_axis
 from lezero.runtime import recorder
-from lezero.runtime.recorder import record
+from lezero.runtime.recorder import kind_of, record
 from lezero.tensor.core import Core, _sizes
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _from_array(array: np.ndarray, requires_grad: bool = False) -> Tensor:
 
 
 def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor holding a copy of `data`: a number, nested sequences, a NumPy array or anything with ``__array__``.
+    """A tensor holding a copy of `data`: a number, nested sequences, a NumPy array or anything with ``__array__`` or DLPack.
 
     Python floats become the default dtype, ints int64; arrays keep theirs.
 
@@ -59,9 +59,15 @@ def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: b
         array = np.stack([np.asarray(x.numpy() if isinstance(x, Core) else x) for x in data])
     else:
         try:
-            array = np.array(data, copy=True, order="C")
+            array = np.asarray(data)
         except ValueError as e:
             raise ValueError(f"tensor: the nested sequences are not of equal lengths ({e})") from None
+        except TypeError:
+            if not hasattr(data, "__dlpack__"):
+                raise
+            from lezero.tensor.exchange import array_of
+
+            array = array_of(data)  # PyTorch's bfloat16, which it does not give to NumPy
         if dtype is None and not hasattr(data, "__array__"):
             if array.dtype == np.float64:
                 array = array.astype(dt.default_dtype().numpy)
@@ -144,7 +150,9 @@ def _check_device(device: Any) -> None:
 def from_numpy(array: np.ndarray) -> Tensor:
     """A tensor with a copy of the array's values and its dtype."""
     if not isinstance(array, np.ndarray):
-        raise TypeError(f"from_numpy: a NumPy array is needed, got {type(array).__name__}")
+        raise TypeError(
+            f"from_numpy: a NumPy array is needed, got {type(array).__name__}; lz.tensor takes numbers, lists and arrays"
+        )
     return tensor(array)
 
 
@@ -352,7 +360,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -
 def _need_tensors(name: str, tensors: tuple) -> None:
     for i, t in enumerate(tensors):
         if not isinstance(t, Core):
-            raise TypeError(f"{name}: tensors are joined, number {i} is a {type(t).__name__}")
+            raise TypeError(f"{name}: tensors are joined, number {i} is a {kind_of(t)}")
 
 
 def where(condition: Tensor, x: Any, y: Any) -> Tensor:

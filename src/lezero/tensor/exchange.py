@@ -162,10 +162,10 @@ def from_dlpack(source: Any, *, device: Any = None, copy: bool | None = None) ->
         raise ValueError(f"from_dlpack: there is no device {device!r} here, only 'cpu'")
     if not hasattr(source, "__dlpack__"):
         raise TypeError(f"from_dlpack: an object with __dlpack__ is needed, got {type(source).__name__}")
-    return _shared(_array_of(source), "from_dlpack", copy)
+    return _shared(array_of(source), "from_dlpack", copy)
 
 
-def _array_of(source: Any) -> np.ndarray:
+def array_of(source: Any) -> np.ndarray:
     try:
         return np.from_dlpack(source)
     except (BufferError, RuntimeError) as error:  # bfloat16, or not to be had
@@ -184,7 +184,7 @@ def aliased(source: Any, dtype: dt.DType | None) -> Tensor:
     if isinstance(source, (bool, int, float, complex, list, tuple)):
         raise ValueError(f"a {type(source).__name__} of Python's has no memory to share; leave out copy=False")
     if not isinstance(source, np.ndarray):
-        source = _array_of(source) if hasattr(source, "__dlpack__") else np.asarray(memoryview(source))
+        source = array_of(source) if hasattr(source, "__dlpack__") else np.asarray(memoryview(source))
     if dtype is not None and source.dtype != dtype.numpy:
         raise ValueError(f"{source.dtype} cannot become {dtype.name} without a copy")
     try:

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from lezero.tensor import Tensor
 
 
-class _Elsewhere:
+class Elsewhere:
     """An attribute that is not there, and says what to use instead."""
 
     def __init__(self, name: str, advice: str):
         self.name, self.advice = name, advice
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        raise AttributeError(f"'Tensor' has no attribute {self.name!r}: {self.advice}")
+        raise AttributeError(f"{owner.__name__!r} has no attribute {self.name!r}: {self.advice}")
 
 
 def _never(doc: str) -> property:
@@ -107,4 +107,4 @@ _ELSEWHERE = {
 
 for _names, _advice in _ELSEWHERE.items():
     for _name in _names.split():
-        setattr(Names, _name, _Elsewhere(_name, _advice))
+        setattr(Names, _name, Elsewhere(_name, _advice))
