@@ -115,9 +115,18 @@ class TransformerEncoder(Module):
     encoder_layer : TransformerEncoderLayer
     num_layers : int
     norm : a module for the result, or None
+    enable_nested_tensor, mask_check : bool
+        Ways PyTorch has to leave out padding; nothing changes here.
     """
 
-    def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None):
+    def __init__(
+        self,
+        encoder_layer: Module,
+        num_layers: int,
+        norm: Module | None = None,
+        enable_nested_tensor: bool = True,
+        mask_check: bool = True,
+    ):
         super().__init__()
         self.layers = ModuleList([deepcopy(encoder_layer) for _ in range(num_layers)])
         self.num_layers, self.norm = num_layers, norm
