@@ -187,7 +187,8 @@ def _polygamma(order: int, x: Tensor) -> Tensor:
     sign = 1.0 if order % 2 else -1.0
     at_positive = _zeta(order + 1, where(x > 0, x, 1 - x)) * (sign * math.factorial(order))
     from_pole = x - x.detach().round()
-    cotangent = 1 / (from_pole * math.pi).tan()
+    # of sines, so that half-way between poles it is 0
+    cotangent = ((0.5 - from_pole.abs()) * math.pi).sin() / (from_pole.abs() * math.pi).sin() * from_pole.sign()
     reflected = at_positive * -sign
     for k, c in enumerate(_cotangent_derivative(order)):
         reflected = reflected - cotangent**k * (c * math.pi ** (order + 1))
