@@ -142,7 +142,6 @@ def test_refusals():
         (lambda: F.embedding_bag(lz.tensor(ROW), table), "without offsets"),
         (lambda: F.embedding_bag(lz.tensor(BAGS), table, lz.tensor(STARTS)), "with offsets"),
         (lambda: F.embedding_bag(lz.tensor(BAGS), table, per_sample_weights=lz.tensor(normal(5, 3))), "mode 'sum'"),
-        (lambda: F.embedding_bag(lz.tensor(BAGS), table, scale_grad_by_freq=True), "not there yet"),
         (lambda: F.unfold(lz.zeros(1, 1, 2, 2), 3), "do not fit"),
         (lambda: F.fold(lz.zeros(1, 4, 3), (3, 3), 2), "is needed for an output"),
         (lambda: nn.Softmax2d()(lz.zeros(2, 2)), "3 or 4 dimensions"),

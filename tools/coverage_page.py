@@ -72,7 +72,7 @@ SECTIONS = [
         _functions,
         lambda: lz.nn.functional,
         90,
-        {"kernels for one kind of accelerator": "grouped_mm scaled_grouped_mm scaled_mm"},
+        {"there are no floating-point numbers of eight bits": "scaled_grouped_mm scaled_mm"},
     ),
     Section(
         "torch.Tensor",
@@ -97,6 +97,8 @@ SECTIONS = [
             "gradients are on their way in one recording; register_hook sees each": "register_post_accumulate_grad_hook",
             "there is no complex dtype of half precision": "chalf",
             "a tensor has the class it was made with": "as_subclass",
+            "dimensions have positions and no names": "index",
+            "hashlib takes the bytes of x.numpy(); equal() and allclose() compare values": "hash_tensor",
         },
     ),
     Section(

@@ -30,9 +30,7 @@ def _tensors(kinds: str) -> dict[str, str]:
 
 NAMES = {
     **dict.fromkeys(
-        """eig geqrf lobpcg lstsq lu lu_solve lu_unpack
-        matrix_rank nuclear_norm orgqr ormqr pca_lowrank solve svd_lowrank symeig
-        """.split(),
+        "eig lobpcg lstsq matrix_rank nuclear_norm pca_lowrank solve svd_lowrank symeig".split(),
         _LINEAR,
     ),
     **dict.fromkeys(

@@ -15,7 +15,8 @@ from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes, normalize_axis
 from lezero.rearranged import diagonal, roll
 from lezero.runtime.recorder import record
-from lezero.tensor import Pair, Tensor, linspace, rand, randn, tensor, where
+from lezero.tensor import Pair, Tensor, cat, linspace, rand, randn, tensor, where
+from lezero.tensor.computing import also_of_scalars
 
 # -- element by element -----------------------------------------------------------------------------------------------
 
@@ -71,6 +72,9 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
     """``|input - other| <= atol + rtol * |other|``."""
+    for name, bound in (("rtol", rtol), ("atol", atol)):
+        if bound < 0:
+            raise ValueError(f"isclose: {name} is 0 or more, got {bound}")
     op = OPS["isclose"]
     attrs = {k: v for k, v in (("rtol", rtol), ("atol", atol), ("equal_nan", equal_nan)) if k in op.attrs}
     return record(op, (input, other), op.bind(attrs))
@@ -155,29 +159,46 @@ def xlogy(input: Tensor, other: Any) -> Tensor:
 # -- sums of products -------------------------------------------------------------------------------------------------
 
 
+def _weighted(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    """``beta * input + alpha * product``; what `input` holds does not matter where beta is 0, and weights of integers are cut off."""
+    if product.dtype.kind in "biu" and input.dtype.kind in "biu":
+        beta, alpha = int(beta), int(alpha)
+    weighted = product if alpha == 1 else product * alpha
+    if beta == 0:
+        shape = broadcast_shapes("addmm", input.shape, product.shape)
+        return weighted.expand(shape)._cast(dt.promote(input.dtype, weighted.dtype))
+    return (input if beta == 1 else input * beta) + weighted
+
+
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta * input + alpha * (mat1 @ mat2)``."""
-    product = mat1 @ mat2
-    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+    return _weighted(input, mat1.mm(mat2), beta, alpha)
 
 
-addmv = baddbmm = addmm
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """``beta * input + alpha * (mat @ vec)``."""
+    return _weighted(input, mat.mv(vec), beta, alpha)
+
+
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """``beta * input + alpha * (batch1 @ batch2)``."""
+    return _weighted(input, batch1.bmm(batch2), beta, alpha)
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta * input + alpha * sum over the batch of (batch1 @ batch2)``."""
-    product = (batch1 @ batch2).sum(0)
-    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+    return _weighted(input, batch1.bmm(batch2).sum(0), beta, alpha)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta * input + alpha * outer(vec1, vec2)``."""
-    product = outer(vec1, vec2)
-    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
+    return _weighted(input, outer(vec1, vec2), beta, alpha)
 
 
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """Products of all elements of two vectors."""
+    if input.ndim != 1 or vec2.ndim != 1:
+        raise ValueError(f"outer: two vectors are needed, got tensors of {input.ndim} and {vec2.ndim} dimensions")
     return input.reshape(-1, 1) * vec2.reshape(1, -1)
 
 
@@ -203,6 +224,11 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
         over_a, over_b = ([d] if isinstance(d, int) else list(d) for d in dims)
     over_a = [normalize_axis("tensordot", d, a.ndim) for d in over_a]
     over_b = [normalize_axis("tensordot", d, b.ndim) for d in over_b]
+    for d, e in zip(over_a, over_b):  # an extent of 1 meets any other, as in PyTorch
+        if a.shape[d] == 1 != b.shape[e]:
+            b = b.sum(e, keepdim=True)
+        elif b.shape[e] == 1 != a.shape[d]:
+            a = a.sum(d, keepdim=True)
     keep_a = [d for d in range(a.ndim) if d not in over_a]
     keep_b = [d for d in range(b.ndim) if d not in over_b]
     shape = (*(a.shape[d] for d in keep_a), *(b.shape[d] for d in keep_b))
@@ -223,6 +249,8 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
 
 def cross(input: Tensor, other: Tensor, dim: int = -1) -> Tensor:
     """The vector product of 3-vectors along `dim`."""
+    if input.ndim != other.ndim:
+        raise ValueError(f"cross: tensors of as many dimensions are needed, got {input.ndim} and {other.ndim}")
     d = normalize_axis("cross", dim, input.ndim)
     if input.shape[d] != 3 or other.shape[d] != 3:
         raise ValueError(
@@ -233,6 +261,8 @@ def cross(input: Tensor, other: Tensor, dim: int = -1) -> Tensor:
 
 def trace(input: Tensor) -> Tensor:
     """The sum of a matrix's diagonal."""
+    if input.ndim != 2:
+        raise ValueError(f"trace: a matrix is needed, got a tensor of {input.ndim} dimensions")
     return diagonal(input).sum()
 
 
@@ -240,8 +270,13 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     return (input - other).norm(p)
 
 
-def cdist(x1: Tensor, x2: Tensor, p: float = 2) -> Tensor:
-    """Distances between all rows of x1 and all rows of x2."""
+_CDIST = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
+
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2, compute_mode: str | None = None) -> Tensor:
+    """Distances between all rows of x1 and all rows of x2; `compute_mode` (PyTorch's) changes nothing: differences are taken."""
+    if compute_mode is not None and compute_mode not in _CDIST:
+        raise ValueError(f"cdist: compute_mode is one of {', '.join(_CDIST)}, got {compute_mode!r}")
     return (x1.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, dim=-1)
 
 
@@ -256,11 +291,13 @@ def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
     return input._reduce("count_nonzero", dim, False)
 
 
+@also_of_scalars
 def cummax(input: Tensor, dim: int) -> Pair:
     """(the largest so far, where it is)."""
     return _cumulative("cummax", input, dim)
 
 
+@also_of_scalars
 def cummin(input: Tensor, dim: int) -> Pair:
     """(the smallest so far, where it is)."""
     return _cumulative("cummin", input, dim)
@@ -274,15 +311,23 @@ def _cumulative(name: str, x: Tensor, dim: int) -> Pair:
     return Pair(y, extreme_positions(y, x, axis))
 
 
-def diff(input: Tensor, n: int = 1, dim: int = -1) -> Tensor:
-    """Differences of neighbours, n times."""
-    extent = input.shape[normalize_axis("diff", dim, input.ndim)]
-    for _ in range(builtins.min(n, int(extent))):
-        extent = input.shape[dim]
-        input = input.narrow(dim, 1, extent - 1) - input.narrow(dim, 0, extent - 1)
+def diff(
+    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
+    """Differences of neighbours, n times, `prepend` and `append` being joined to the elements first; of bools, which differ."""
+    if n < 0 or not input.ndim:
+        raise ValueError(f"diff: an order of 0 or more, of one dimension or more; got {n} of {input.ndim} dimensions")
+    d = normalize_axis("diff", dim, input.ndim)
+    if n and not (prepend is None and append is None):
+        input = cat([x for x in (prepend, input, append) if x is not None], d)
+    for _ in range(n):
+        extent = builtins.max(input.shape[d] - 1, 0)
+        later, earlier = input.narrow(d, builtins.min(1, input.shape[d]), extent), input.narrow(d, 0, extent)
+        input = later ^ earlier if input.dtype.kind == "b" else later - earlier
     return input
 
 
+@also_of_scalars
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
     """The k-th smallest element (from 1), and where it is."""
     d = normalize_axis("kthvalue", dim, input.ndim)
@@ -297,6 +342,11 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The middle element (the lower of two), NaN if there is one; with `dim`, (values, indices)."""
     if dim is None:
         return median(input.reshape(-1), 0).values
+    return _median(input, dim, keepdim)
+
+
+@also_of_scalars
+def _median(input: Tensor, dim: int, keepdim: bool) -> Pair:
     d = normalize_axis("median", dim, input.ndim)
     n = int(input.shape[d])
     if not n or not input.is_floating_point():
@@ -307,21 +357,53 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     return Pair(values, index) if keepdim else Pair(values.squeeze(d), index.squeeze(d))
 
 
-def quantile(input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """The `q`-quantile, interpolated linearly; several `q` (1-D) come first in the result."""
-    x = input.reshape(-1) if dim is None else input
-    d = normalize_axis("quantile", 0 if dim is None else dim, x.ndim)
-    q = q if isinstance(q, Tensor) else tensor(float(q), dtype=x.dtype)
-    ordered = x.sort(d).values.movedim(d, 0)
-    place = q * (ordered.shape[0] - 1)
+INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+def between(place: Tensor, interpolation: str) -> tuple[Tensor, Tensor, Tensor]:
+    """(below, above, weight of above) : the places among ordered elements that a quantile at `place` is made of."""
+    if interpolation == "nearest":
+        return place.round(), place.round(), place * 0
     low, high = place.floor(), place.ceil()
+    weight = {"lower": lambda: place * 0, "higher": lambda: place * 0 + 1, "midpoint": lambda: place * 0 + 0.5}
+    return low, high, weight.get(interpolation, lambda: place - low)()
+
+
+def need_quantiles(name: str, input: Tensor, q: Any, interpolation: str) -> Tensor:
+    """`q` as a tensor, after a look at what else quantiles are asked for with."""
+    if interpolation not in INTERPOLATIONS:
+        raise ValueError(f"{name}: interpolation is one of {', '.join(INTERPOLATIONS)}, got {interpolation!r}")
+    if input.dtype not in (dt.float32, dt.float64):
+        raise TypeError(f"{name}: float32 or float64 is needed, got {input.dtype.name}")
+    if not isinstance(q, Tensor):
+        if not 0 <= q <= 1:
+            raise ValueError(f"{name}: q is from 0 to 1, got {q}")
+        return tensor(float(q), dtype=input.dtype)
+    if q.ndim > 1 or q.dtype is not input.dtype:
+        raise ValueError(
+            f"{name}: q is a number, or a vector of dtype {input.dtype.name}; got {q.dtype.name}{list(map(int, q.shape))}"
+        )
+    return q
+
+
+def quantile(
+    input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """The `q`-quantile; several `q` (1-D) come first in the result.
+
+    interpolation : "linear", "lower", "higher", "midpoint" or "nearest", for quantiles between two elements
+    """
+    q = need_quantiles("quantile", input, q, interpolation)
+    x = input.reshape(-1) if dim is None or not input.ndim else input
+    d = normalize_axis("quantile", 0 if dim is None else dim, x.ndim)
+    ordered = x.sort(d).values.movedim(d, 0)
+    low, high, weight = between(q * (ordered.shape[0] - 1), interpolation)
     a, b = ordered[low.long()], ordered[high.long()]
-    weight = (place - low)._cast(x.dtype)
     out = a + (b - a) * weight.reshape((*q.shape, *(1,) * (ordered.ndim - 1)))
     out = where(ordered[-1].isnan(), float("nan"), out)  # NaN is sorted last
     if not keepdim:
         return out
-    if dim is None:
+    if dim is None or not input.ndim:
         return out.reshape((*q.shape, *(1,) * input.ndim))
     return out.unsqueeze(q.ndim + d)
 
@@ -330,22 +412,28 @@ def msort(input: Tensor) -> Tensor:
     return input.sort(0).values
 
 
-def nansum(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum, NaN counting as 0."""
-    return where(input.isnan(), 0, input)._cast(input.dtype).sum(dim, keepdim)
+    return where(input.isnan(), 0, input)._cast(input.dtype).sum(dim, keepdim, dtype)
 
 
-def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean of what is not NaN."""
-    return nansum(input, dim, keepdim) / (~input.isnan()).sum(dim, keepdim)
+    return nansum(input, dim, keepdim, dtype=dtype) / (~input.isnan()).sum(dim, keepdim)
 
 
-def var_mean(input: Tensor, dim: Any = None, correction: int = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return input.var(dim, correction, keepdim), input.mean(dim, keepdim)
+def var_mean(
+    input: Tensor, dim: Any = None, correction: float | None = 1, keepdim: bool = False, unbiased: bool | None = None
+) -> tuple[Tensor, Tensor]:
+    over = None if isinstance(dim, builtins.bool) else dim
+    return input.var(dim, correction, keepdim, unbiased), input.mean(over, keepdim)
 
 
-def std_mean(input: Tensor, dim: Any = None, correction: int = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return input.std(dim, correction, keepdim), input.mean(dim, keepdim)
+def std_mean(
+    input: Tensor, dim: Any = None, correction: float | None = 1, keepdim: bool = False, unbiased: bool | None = None
+) -> tuple[Tensor, Tensor]:
+    over = None if isinstance(dim, builtins.bool) else dim
+    return input.std(dim, correction, keepdim, unbiased), input.mean(over, keepdim)
 
 
 # -- by dtype, and by chance --------------------------------------------------------------------------------------------
@@ -374,7 +462,9 @@ def result_type(*operands: Any) -> dt.DType:
     return dt.result_type(ranks)
 
 
-def normal(mean: Any, std: Any, size: Any = None, *, generator: Any = None, dtype: Any = None) -> Tensor:
+def normal(
+    mean: Any, std: Any = 1.0, size: Any = None, *, generator: Any = None, dtype: Any = None, device: Any = None
+) -> Tensor:
     """Normal random numbers: of a mean and a standard deviation for all (with `size`), or of one for each (tensors)."""
     if size is None:
         shape = [x.shape for x in (mean, std) if isinstance(x, Tensor)]
@@ -384,26 +474,47 @@ def normal(mean: Any, std: Any, size: Any = None, *, generator: Any = None, dtyp
         dtype = dtype or result_type(*(x for x in (mean, std) if isinstance(x, Tensor)))
     if not isinstance(std, Tensor) and std < 0:
         raise ValueError(f"normal: std must be 0 or more, got {std}")
-    return randn(size, generator=generator, dtype=dtype) * std + mean
+    return randn(size, generator=generator, dtype=dtype, device=device) * std + mean
 
 
-def bernoulli(input: Tensor, *, generator: Any = None) -> Tensor:
-    """1 with the probabilities given, else 0.
+def bernoulli(input: Tensor, p: float | None = None, *, generator: Any = None) -> Tensor:
+    """1 with the probabilities given (or with probability `p` for all), else 0.
 
     Raises
     ------
     ValueError
         For probabilities that are there and not from 0 to 1; those still to be computed count as 0 below and 1 above.
     """
+    if p is not None:
+        return input.clone().bernoulli_(p, generator=generator)
+    if not input.is_floating_point():
+        raise TypeError(f"bernoulli: probabilities are floating-point numbers, got {input.dtype.name}")
     buffer = input._buffer
     if buffer is not None and not ((buffer.array >= 0) & (buffer.array <= 1)).all():
         raise ValueError("bernoulli: probabilities must be from 0 to 1")
     return (rand(input.shape, generator=generator, dtype=input.dtype) < input)._cast(input.dtype)
 
 
-def logspace(start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None) -> Tensor:
-    """`steps` numbers from ``base ** start`` to ``base ** end``, evenly spaced on a logarithmic scale."""
-    return tensor(float(base), dtype=dtype or dt.default_dtype()) ** linspace(start, end, steps, dtype=dtype)
+def logspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`steps` numbers from ``base ** start`` to ``base ** end``, evenly spaced on a logarithmic scale.
+
+    Those of an integer `dtype` are powers of integers, cut off.
+    """
+    wanted = dt.as_dtype(dtype or dt.default_dtype())
+    if wanted.kind in "iu":
+        places = linspace(start, end, steps, dtype=wanted, device=device)
+        return (tensor(float(base), dtype=dt.float64) ** places.double())._cast(wanted)
+    powers = tensor(float(base), dtype=wanted) ** linspace(start, end, steps, dtype=wanted, device=device)
+    return powers.requires_grad_() if requires_grad else powers
 
 
 METHODS = """

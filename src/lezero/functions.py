@@ -105,7 +105,7 @@ _ALIASES = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
     "arctan2": "atan2", "arctanh": "atanh", "conj_physical": "conj", "divide": "div", "fix": "trunc", "greater": "gt",
     "greater_equal": "ge", "less": "lt", "less_equal": "le", "moveaxis": "movedim", "multiply": "mul", "negative": "neg",
-    "not_equal": "ne", "subtract": "sub", "swapdims": "transpose", "take_along_dim": "take_along_dim",
+    "not_equal": "ne", "subtract": "sub", "swapdims": "transpose",
 }  # fmt: skip
 
 

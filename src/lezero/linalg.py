@@ -263,8 +263,7 @@ class _SignLogDet(Function):
         A, sign = ctx.saved_tensors
         whole = None if dlog is None else dlog._cast(A.dtype)
         if dsign is not None:  # sign = exp(i * angle), and the angle is the imaginary part of the trace of inv(A) dA
-            along = (dsign.conj() * sign).imag()._cast(A.dtype) * -1j
-            turned = along.conj()
+            turned = (dsign.conj() * sign).imag()._cast(A.dtype) * -1j
             whole = turned if whole is None else whole + turned
         return None if whole is None else whole.unsqueeze(-1).unsqueeze(-1) * inv(A).mH
 
@@ -330,7 +329,8 @@ class _QR(Function):
         Q, R = ctx.saved_tensors
         M = R @ dr.mH - dq.mH @ Q
         low = M.tril(-1)
-        symmetric = low + low.mH + diag_embed(M.diagonal(0, -2, -1))
+        on = M.diagonal(0, -2, -1)
+        symmetric = low + low.mH + diag_embed(on.real()._cast(M.dtype) if M.is_complex() else on)
         return _Solution.apply(R, (dq + Q @ symmetric).mH).mH
 
 
@@ -383,7 +383,7 @@ class _Eigh(Function):
         inner = None if dw is None else diag_embed(dw._cast(V.dtype))
         if dv is not None:
             gaps = w.unsqueeze(-2) - w.unsqueeze(-1) + _eye(w.shape[-1], w)
-            off = V.mH @ dv / gaps._cast(V.dtype)
+            off = _skew(V.mH @ dv) / 2 / gaps._cast(V.dtype)  # so that the gradient is symmetric, as the matrix is
             off = off - diag_embed(off.diagonal(0, -2, -1))
             inner = off if inner is None else inner + off
         return (None if inner is None else V @ inner @ V.mH), None
@@ -403,54 +403,6 @@ def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """Eigenvalues of symmetric (Hermitian) matrices, ascending."""
     return eigh(A, UPLO).eigenvalues
-
-
-class Eig(NamedTuple):
-    """Eigenvalues in no order, and eigenvectors of length 1 as columns."""
-
-    eigenvalues: Tensor
-    eigenvectors: Tensor
-
-
-class _Eig(Function):
-    @staticmethod
-    def forward(ctx: Any, A: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        ctx.real = not A.is_complex()
-        w, v = (tensor(x.astype(A.dtype.to_complex().numpy)) for x in np.linalg.eig(A.numpy()))
-        results = w, v
-        ctx.save_for_backward(*results)
-        return results
-
-    @staticmethod
-    def backward(ctx: Any, dw: Tensor | None, dv: Tensor | None) -> Tensor | None:
-        w, V = ctx.saved_tensors
-        inner = None if dw is None else diag_embed(dw)
-        if dv is not None:
-            turned = V.mH @ dv
-            along = turned.diagonal(0, -2, -1).real()  # how far columns grow: their length is 1
-            gaps = (w.unsqueeze(-2) - w.unsqueeze(-1)).conj() + _eye(w.shape[-1], w)
-            off = (turned - V.mH @ V * along.unsqueeze(-2)) / gaps
-            off = off - diag_embed(off.diagonal(0, -2, -1))
-            inner = off if inner is None else inner + off
-        if inner is None:
-            return None
-        dA = solve(V.mH, inner @ V.mH)
-        return dA.real() if ctx.real else dA
-
-
-def eig(A: Tensor) -> Eig:
-    """Complex eigenvalues and eigenvectors of square matrices.
-
-    The gradient of eigenvectors is infinite where eigenvalues are equal, and depends on their phases.
-    """
-    _matrix("eig", A, square=True)
-    return Eig(*_Eig.apply(A))
-
-
-def eigvals(A: Tensor) -> Tensor:
-    """Complex eigenvalues of square matrices."""
-    return eig(A).eigenvalues
 
 
 class SVD(NamedTuple):
@@ -480,11 +432,14 @@ class _SVD(Function):
         inner = [] if ds is None else [diag_embed(ds._cast(U.dtype))]
         outside = []
         if du is not None:
-            inner.append(_skew(U.mH @ du) / gaps * row)
+            turn = _skew(U.mH @ du)
+            inner.append(_off_diagonal(turn) / gaps * row)
+            if U.is_complex():  # phases of U and Vh that turn together (Wan & Zhang 2019)
+                inner.append(diag_embed(turn.diagonal(0, -2, -1) / (2 * S)._cast(U.dtype)))
             if int(U.shape[-2]) > k:
                 outside.append((du - U @ (U.mH @ du)) / row @ Vh)
         if dvh is not None:
-            inner.append(column * (_skew(Vh @ dvh.mH) / gaps))
+            inner.append(column * (_off_diagonal(_skew(Vh @ dvh.mH)) / gaps))
             if int(Vh.shape[-1]) > k:
                 outside.append(U @ ((dvh - (dvh @ Vh.mH) @ Vh) / column))
         if inner:
@@ -494,6 +449,11 @@ class _SVD(Function):
 
 def _added(terms: Sequence[Tensor]) -> Tensor:
     return reduce(operator.add, terms)
+
+
+def _off_diagonal(x: Tensor) -> Tensor:
+    """Without the diagonal, which a difference of real matrices has none of."""
+    return x - diag_embed(x.diagonal(0, -2, -1)) if x.is_complex() else x
 
 
 def _skew(x: Tensor) -> Tensor:
@@ -538,9 +498,10 @@ def matrix_rank(
     if not int(values.shape[-1]):
         return zeros(*A.shape[:-2], dtype=dt.int64)
     rtol = (_tolerance(A) if atol is None else 0.0) if rtol is None else rtol
-    rtol = rtol.unsqueeze(-1) if isinstance(rtol, Tensor) else rtol
-    limit = (values.amax(-1, keepdim=True) * rtol).clamp(min=atol or 0.0)
-    return (values > limit).sum(-1)
+    relative, absolute = (
+        t.unsqueeze(-1) if isinstance(t, Tensor) else t for t in (rtol, 0.0 if atol is None else atol)
+    )
+    return (values > (values.amax(-1, keepdim=True) * relative).clamp(min=absolute)).sum(-1)
 
 
 # -- functions of matrices --------------------------------------------------------------------------------------------
@@ -624,8 +585,6 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fals
         return size.abs().amax(dim, keepdim)
     if ord == -inf:
         return size.abs().amin(dim, keepdim)
-    if ord < 0:
-        return (size.abs() ** float(ord)).sum(dim, keepdim) ** (1 / ord)
     return size.norm(ord, dim, keepdim)
 
 
@@ -696,6 +655,13 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
 
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """Vector products of 3-vectors along `dim`."""
+    if input.ndim != other.ndim or any(
+        int(t.shape[normalize_axis("linalg.cross", dim, t.ndim)]) != 3 for t in (input, other)
+    ):
+        raise ValueError(
+            f"linalg.cross: tensors of as many dimensions, with extent 3 in dimension {dim}, are needed, got shapes "
+            f"{tuple(map(int, input.shape))} and {tuple(map(int, other.shape))}"
+        )
     shape = broadcast_shapes("linalg.cross", input.shape, other.shape)
     return _cross(input.expand(*shape), other.expand(*shape), dim)
 
@@ -722,6 +688,7 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     """Powers 0 to N - 1 of the last dimension's elements, along a new last dimension."""
+    x = x if x.ndim else x.reshape(1)
     n = int(x.shape[-1]) if N is None else N
     ones = full(tuple(x.shape), 1, dtype=x.dtype)
     powers = [ones]
@@ -736,10 +703,28 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     return inv(A.reshape(rows, -1)).reshape((*A.shape[ind:], *A.shape[:ind]))
 
 
+from lezero.factors import (  # noqa: E402 -- made of what is defined above
+    cholesky_ex,
+    eig,
+    eigvals,
+    householder_product,
+    inv_ex,
+    lu,
+    lu_factor,
+    lu_factor_ex,
+    lu_solve,
+    solve_ex,
+    tensorsolve,
+)  # fmt: skip
+
 __all__ = [
-    "LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "logdet", "lstsq", "matmul",
-    "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve",
-    "solve_triangular", "svd", "svdvals", "tensordot", "tensorinv", "trace", "vander", "vecdot", "vector_norm",
+    "LinAlgError", "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh",
+    "householder_product", "inv", "inv_ex", "logdet", "lstsq", "lu", "lu_factor", "lu_factor_ex", "lu_solve", "matmul", "matrix_exp",
+    "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve", "solve_ex",
+    "solve_triangular", "svd", "svdvals", "tensordot", "tensorinv", "tensorsolve", "trace", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
 
-suggest_names(__name__)
+suggest_names(
+    __name__,
+    dict.fromkeys("ldl_factor ldl_factor_ex ldl_solve".split(), "lu_factor and lu_solve take symmetric matrices, too"),
+)

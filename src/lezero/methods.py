@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lezero import linalg
+from lezero.factors import geqrf, lu_unpack, ormqr  # noqa: F401 -- installed by name
 from lezero.graph.dtype import complex64, complex128
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import normalize_axis
@@ -13,9 +14,21 @@ from lezero.placed import scatter_reduce
 from lezero.rearranged import index_put, nonzero
 from lezero.runtime.recorder import STATE, adopt, record
 from lezero.tensor import Tensor, full
+from lezero.tensor.computing import also_of_scalars
 
 # -- linear algebra ---------------------------------------------------------------------------------------------------
 
+_vector_norm = Tensor.norm
+
+
+def norm(self: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    """The `p`-norm of all elements, or along dimensions; "nuc" is the sum of singular values of matrices."""
+    if p == "nuc":
+        return linalg.matrix_norm(self, "nuc", (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
+    return _vector_norm(self, p, dim, keepdim, dtype)
+
+
+Tensor.norm = norm  # type: ignore[assignment, method-assign]
 inverse, det, logdet, slogdet = linalg.inv, linalg.det, linalg.logdet, linalg.slogdet
 cholesky, matrix_exp, matrix_power = linalg.cholesky, linalg.matrix_exp, linalg.matrix_power
 
@@ -73,6 +86,19 @@ def triangular_solve(
     )
 
 
+def lu(input: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tensor, ...]:
+    """(both triangles in one matrix, rows exchanged); see ``linalg.lu_factor``.  `get_infos` adds those of ``lu_factor_ex``."""
+    found = linalg.lu_factor_ex(input, pivot=pivot)
+    return tuple(found) if get_infos else tuple(found)[:2]
+
+
+def lu_solve(input: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
+    """X with ``A @ X = input``, of A's ``lu``."""
+    return linalg.lu_solve(LU_data, LU_pivots, input)
+
+
+orgqr = linalg.householder_product
+
 # -- elements ---------------------------------------------------------------------------------------------------------
 
 
@@ -88,7 +114,9 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
             f"prelu: one weight, or one for each channel (dimension 1), is needed; got {tuple(weight.shape)} for an input "
             f"{tuple(input.shape)}"
         )
-    if weight.numel() > 1:
+    if weight.numel() == 1:
+        weight = weight.reshape(())
+    elif weight.ndim:
         weight = weight.reshape(-1, *(1,) * (input.ndim - 2))
     return record(OPS["prelu"], (input, weight), ())
 
@@ -98,6 +126,7 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
     return index_put(input.reshape(-1), (index.reshape(-1),), source.reshape(-1), accumulate).reshape(input.shape)
 
 
+@also_of_scalars
 def index_reduce(
     input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
@@ -109,6 +138,8 @@ def index_reduce(
 
 def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     """The first `size` rows of ``nonzero()``, filled up with `fill_value`."""
+    if size < 0:
+        raise ValueError(f"nonzero_static: size is 0 or more, got {size}")
     found = nonzero(input)
     have = min(size, int(found.shape[0]))
     out = full((size, input.ndim), fill_value, dtype=found.dtype)
@@ -152,7 +183,7 @@ def is_set_to(input: Tensor, tensor: Tensor) -> bool:
 def _in_place(name: str) -> Any:
     """The method `name`, which gives the tensor itself another shape."""
 
-    def write(self: Tensor, *args: Any) -> Tensor:
+    def write(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if self._base is not None or any(r() is not None for r in self._views or ()):
             raise RuntimeError(
                 f"{name}_: a view, and what has views, keeps its shape; use the result of {name}() instead"
@@ -160,7 +191,7 @@ def _in_place(name: str) -> Any:
         if self._requires_grad and STATE.grad_mode:
             raise RuntimeError(f"{name}_: a leaf that requires a gradient keeps its shape under grad mode")
         with_own_node = record(OPS["identity"], (self,), ())  # a view of this, and not of the tensor
-        adopt(self, getattr(with_own_node, name)(*args).clone())
+        adopt(self, getattr(with_own_node, name)(*args, **kwargs).clone())
         if self._requires_grad:
             self.requires_grad_(True)
         return self
@@ -178,14 +209,15 @@ Tensor.H = property(lambda self: self.mH, doc="A matrix transposed and conjugate
 Tensor.output_nr = property(lambda self: 0, doc="0: operations have one result.")  # type: ignore[attr-defined]
 
 METHODS = """
-cdouble cfloat cholesky cholesky_inverse cholesky_solve det dim_order hardshrink index_reduce inverse is_set_to logdet
-matrix_exp matrix_power nonzero_static pinverse prelu put qr slogdet svd triangular_solve unsafe_chunk unsafe_split
+cdouble cfloat cholesky cholesky_inverse cholesky_solve det dim_order hardshrink geqrf index_reduce inverse is_set_to logdet lu lu_solve
+matrix_exp matrix_power nonzero_static orgqr ormqr pinverse prelu put qr slogdet svd triangular_solve unsafe_chunk unsafe_split
 unsafe_split_with_sizes
 """  # which are methods of Tensor too
 IN_PLACE = """
 index_reduce put
 """  # which of them have a form that writes in place
 FUNCTIONS = """
-cholesky cholesky_inverse cholesky_solve det index_reduce inverse logdet matrix_exp matrix_power nonzero_static pinverse put qr slogdet svd
+cholesky cholesky_inverse cholesky_solve det geqrf index_reduce inverse logdet lu lu_solve lu_unpack matrix_exp matrix_power nonzero_static orgqr ormqr pinverse put qr slogdet
+svd
 triangular_solve unsafe_chunk unsafe_split unsafe_split_with_sizes
 """  # for the top level

@@ -18,12 +18,45 @@ from lezero.tensor import Tensor, arange, eye, stack, tensor, where
 # -- statistics -------------------------------------------------------------------------------------------------------
 
 
-def cov(input: Tensor, *, correction: int = 1) -> Tensor:
-    """Covariances of variables (rows) over observations (columns)."""
+def cov(
+    input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
+) -> Tensor:
+    """Covariances of variables (rows) over observations (columns).
+
+    fweights : how often each observation is there, integers
+    aweights : how much each counts
+    """
+    if input.ndim > 2:
+        raise ValueError(f"cov: at most two dimensions are taken, got {input.ndim}")
     x = input.reshape(1, -1) if input.ndim < 2 else input
-    x = x - x.mean(1, keepdim=True)
-    out = (x @ x.mT) / max(int(x.shape[1]) - correction, 0)
-    return out if input.ndim == 2 else out.reshape(())
+    x = x if x.dtype.kind in "fc" else x._cast(dt.default_dtype())
+    weights = _weights_of(x, fweights, aweights)
+    norm: Any
+    if weights is None:
+        x = x - x.mean(1, keepdim=True)
+        scaled, norm = x, max(int(x.shape[1]) - correction, 0)
+    else:
+        total = weights.sum()
+        x = x - (x * weights).sum(1, keepdim=True) / total
+        lost = correction if aweights is None else correction * (weights * aweights).sum() / total
+        scaled, norm = x * weights, (total - lost).clamp(min=0)
+    out = (scaled @ x.mH) / norm
+    return out if x.shape[0] != 1 else out.reshape(())
+
+
+def _weights_of(x: Tensor, fweights: Tensor | None, aweights: Tensor | None) -> Tensor | None:
+    given = [w for w in (fweights, aweights) if w is not None]
+    for w in given:
+        if w.ndim != 1 or w.shape[0] != x.shape[1]:
+            raise ValueError(
+                f"cov: weights for each of {int(x.shape[1])} observations, got shape {tuple(map(int, w.shape))}"
+            )
+    for name, own in (("fweights", fweights), ("aweights", aweights)):
+        if own is not None and own._buffer is not None and (own._buffer.array < 0).any():
+            raise ValueError(f"cov: {name} are 0 or more")
+    if fweights is not None and fweights.dtype.kind not in "iu":
+        raise TypeError(f"cov: fweights are integers, got {fweights.dtype.name}")
+    return None if not given else math.prod(given[1:], start=given[0]._cast(x.dtype.to_real()))
 
 
 def corrcoef(input: Tensor) -> Tensor:
@@ -46,6 +79,8 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """With each part along `dim` scaled down to a `p`-norm of at most `maxnorm`."""
+    if input.ndim < 2:
+        raise ValueError(f"renorm: two dimensions or more are needed, got {input.ndim}")
     d = normalize_axis("renorm", dim, input.ndim)
     size = input.norm(p, tuple(a for a in range(input.ndim) if a != d), keepdim=True)
     # the small number is the one PyTorch divides by
@@ -122,6 +157,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
 
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     """Powers of the elements of a vector, as columns."""
+    x = x if x.ndim else x.reshape(1)
     n = int(x.shape[0]) if N is None else N
     columns = [x**k for k in (range(n) if increasing else reversed(range(n)))]
     return stack(columns, 1)
@@ -131,12 +167,16 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
 
 
 def complex(real: Tensor, imag: Tensor) -> Tensor:
-    """``real + 1j * imag``."""
+    """``real + 1j * imag``, of two tensors of one floating dtype."""
+    if real.dtype is not imag.dtype or not real.is_floating_point():
+        raise TypeError(
+            f"complex: tensors of one floating dtype are needed, got {real.dtype.name} and {imag.dtype.name}"
+        )
     return real._cast(real.dtype.to_complex()) + imag._cast(real.dtype.to_complex()) * 1j
 
 
 def polar(abs: Tensor, angle: Tensor) -> Tensor:
-    """``abs * exp(1j * angle)``."""
+    """``abs * exp(1j * angle)``, of two tensors of one floating dtype."""
     return complex(abs * angle.cos(), abs * angle.sin())
 
 

@@ -15,8 +15,11 @@ import numpy as np
 from lezero import segments
 from lezero.graph import dtype as dt
 from lezero.ops.base import normalize_axis
-from lezero.rearranged import _values, meshgrid, tensor_split
+from lezero.ops.indexing import wrapped
+from lezero.rearranged import _values, even_split, meshgrid
+from lezero.runtime.bounds import expect, of_dimension
 from lezero.tensor import Tensor, arange, ones, stack, tensor, where, zeros
+from lezero.tensor.computing import also_of_scalars
 
 # -- parts written on a copy ------------------------------------------------------------------------------------------
 
@@ -43,12 +46,17 @@ def _with(x: Tensor, at: tuple, value: Tensor) -> Tensor:
     return out
 
 
-def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0) -> Tensor:
-    """A matrix with `src` along a diagonal."""
-    rows, columns = (int(d) for d in input.shape)
-    n = builtins.min(rows + builtins.min(offset, 0), columns - builtins.max(offset, 0))
-    i = arange(n)
-    return _with(input, (i + builtins.max(-offset, 0), i + builtins.max(offset, 0)), src)
+def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """With `src` along the diagonals of the matrices in two dimensions; it has the shape that ``diagonal`` gives."""
+    first, second = (normalize_axis("diagonal_scatter", d, input.ndim) for d in (dim1, dim2))
+    matrices = input.movedim((first, second), (0, 1))
+    rows, columns = (int(d) for d in matrices.shape[:2])
+    i = arange(builtins.max(builtins.min(rows + builtins.min(offset, 0), columns - builtins.max(offset, 0)), 0))
+    at = (i + builtins.max(-offset, 0), i + builtins.max(offset, 0))
+    wanted = (*matrices.shape[2:], i.shape[0])
+    if tuple(src.shape) != wanted:
+        raise ValueError(f"diagonal_scatter: a source of shape {wanted} is needed, got {tuple(map(int, src.shape))}")
+    return _with(matrices, at, src.movedim(-1, 0)).movedim((0, 1), (first, second))
 
 
 def fill_diagonal(input: Tensor, fill_value: Any) -> Tensor:
@@ -57,6 +65,7 @@ def fill_diagonal(input: Tensor, fill_value: Any) -> Tensor:
     return where(on, fill_value, input)._cast(input.dtype)
 
 
+@also_of_scalars
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
@@ -74,7 +83,8 @@ def scatter_reduce(
     if reduce in ("sum", "mean"):
         base = input if include_self else where(met == 0, input, input.detach() * 0)
         out = base.scatter_add(dim, index, src)
-        return out if reduce == "sum" else out / (met + 1 if include_self else met.clamp(min=1))
+        count = met + 1 if include_self else met.clamp(min=1)
+        return out if reduce == "sum" else out / count if out.is_floating_point() else out // count
     if 0 in index.shape:
         return input.clone()
     if reduce == "prod":
@@ -89,14 +99,14 @@ _EXTREMES = {"amax": "maximum", "amin": "minimum"}
 # -- positions and products of them -----------------------------------------------------------------------------------
 
 
-def tril_indices(row: int, col: int, offset: int = 0) -> Tensor:
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dt.int64, device: Any = None) -> Tensor:
     """Rows and columns of the lower triangle."""
-    return tensor(np.stack(np.tril_indices(row, offset, col)))
+    return tensor(np.stack(np.tril_indices(row, offset, col)), dtype=dtype, device=device)
 
 
-def triu_indices(row: int, col: int, offset: int = 0) -> Tensor:
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dt.int64, device: Any = None) -> Tensor:
     """Rows and columns of the upper triangle."""
-    return tensor(np.stack(np.triu_indices(row, offset, col)))
+    return tensor(np.stack(np.triu_indices(row, offset, col)), dtype=dtype, device=device)
 
 
 def unravel_index(indices: Tensor, shape: Sequence[int]) -> tuple[Tensor, ...]:
@@ -122,8 +132,21 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     return input[tensor(chosen)]
 
 
-def isin(elements: Any, test_elements: Any, *, invert: bool = False) -> Tensor:
-    """Whether each element is among others."""
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """The elements along `dim` at `indices`, which broadcast with the other dimensions; without `dim`, of all in a row."""
+    if dim is None:
+        return take_along_dim(input.reshape(-1), indices.reshape(-1), 0)
+    if input.ndim != indices.ndim:
+        raise ValueError(f"take_along_dim: indices of {input.ndim} dimensions are needed, got {indices.ndim}")
+    d = normalize_axis("take_along_dim", dim, input.ndim)
+    expect(indices, input.shape[d], of_dimension(d, "take_along_dim"), True)
+    others = broadcast_shapes(*(tuple(1 if k == d else n for k, n in enumerate(t.shape)) for t in (input, indices)))
+    input, indices = (t.expand((*others[:d], t.shape[d], *others[d + 1 :])) for t in (input, indices))
+    return input.gather(d, wrapped(indices, input.shape[d]))
+
+
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Whether each element is among others; that they are unique changes nothing."""
     x, among = (t if isinstance(t, Tensor) else tensor(t) for t in (elements, test_elements))
     found = (x.unsqueeze(-1) == among.reshape(-1)).any(-1)
     return ~found if invert else found
@@ -182,25 +205,25 @@ def atleast_3d(*tensors: Any) -> Any:
 
 def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """In parts along the third dimension."""
-    return tensor_split(input, indices_or_sections, 2)
+    return even_split("dsplit", input, indices_or_sections, 2, 3)
 
 
 def narrow_copy(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     return input.narrow(dim, start, length).clone()
 
 
-def scalar_tensor(s: Any, *, dtype: Any = None) -> Tensor:
+def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A number as a tensor of no dimensions, of the default dtype."""
-    return tensor(s, dtype=dtype or dt.default_dtype())
+    return tensor(s, dtype=dtype or dt.default_dtype(), device=device, requires_grad=requires_grad)
 
 
 METHODS = """
-diagonal_scatter dsplit narrow_copy scatter_reduce select_scatter slice_scatter unique_consecutive
+diagonal_scatter dsplit narrow_copy scatter_reduce select_scatter slice_scatter take_along_dim unique_consecutive
 """  # which are methods of Tensor too
 IN_PLACE = """
 scatter_reduce
 """  # which of them have a form that writes in place
 FUNCTIONS = """
 atleast_1d atleast_2d atleast_3d broadcast_shapes cartesian_prod combinations diagonal_scatter dsplit isin narrow_copy
-scalar_tensor scatter_reduce select_scatter slice_scatter tril_indices triu_indices unique_consecutive unravel_index
+scalar_tensor scatter_reduce select_scatter slice_scatter take_along_dim tril_indices triu_indices unique_consecutive unravel_index
 """  # for the top level

@@ -22,6 +22,7 @@ from lezero.ops.indexing import wrapped as _wrapped
 from lezero.runtime.bounds import expect, of_dimension
 from lezero.runtime.recorder import STATE, record
 from lezero.tensor import Tensor, arange, cat, rand, tensor, where, zeros
+from lezero.tensor.computing import also_of_scalars
 
 
 def _values(name: str, t: Tensor) -> np.ndarray:
@@ -44,8 +45,17 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
     return record(op, (input,), op.bind(dict(zip(op.attrs, values))))
 
 
-def diag_embed(input: Tensor, offset: int = 0) -> Tensor:
-    """Matrices with the last dimension on their diagonal."""
+def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Matrices, in dimensions `dim1` and `dim2` of the result, with the last dimension on their diagonal."""
+    if not input.ndim:
+        raise ValueError("diag_embed: a tensor of one dimension or more is needed")
+    rows, columns = (normalize_axis("diag_embed", d, input.ndim + 1) for d in (dim1, dim2))
+    if rows == columns:
+        raise ValueError(f"diag_embed: two different dimensions are needed, got {dim1} and {dim2}")
+    return _on_diagonals(input, offset).movedim((-2, -1), (rows, columns))
+
+
+def _on_diagonals(input: Tensor, offset: int) -> Tensor:
     n = input.shape[-1] + abs(offset)
     rows, columns = arange(n).unsqueeze(1), arange(n).unsqueeze(0)
     padded = input
@@ -57,6 +67,8 @@ def diag_embed(input: Tensor, offset: int = 0) -> Tensor:
 
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """A matrix's diagonal, or the matrix with a vector as its diagonal."""
+    if input.ndim not in (1, 2):
+        raise ValueError(f"diag: a vector or a matrix is needed, got a tensor of {input.ndim} dimensions")
     return diag_embed(input, diagonal) if input.ndim == 1 else _diagonal(input, diagonal)
 
 
@@ -68,10 +80,14 @@ def diagflat(input: Tensor, offset: int = 0) -> Tensor:
 
 
 def fliplr(input: Tensor) -> Tensor:
+    if input.ndim < 2:
+        raise ValueError(f"fliplr: two dimensions or more are needed, got {input.ndim}")
     return input.flip(1)
 
 
 def flipud(input: Tensor) -> Tensor:
+    if not input.ndim:
+        raise ValueError("flipud: one dimension or more is needed, got none")
     return input.flip(0)
 
 
@@ -80,6 +96,8 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     if dims is None:
         return roll(input.reshape(-1), shifts, 0).reshape(input.shape)
     shifts, dims = ((x,) if isinstance(x, int) else tuple(x) for x in (shifts, dims))
+    if not shifts or len(shifts) != len(dims):
+        raise ValueError(f"roll: a shift for each dimension is needed, got {shifts} for dimensions {dims}")
     for shift, dim in zip(shifts, dims):
         d, shift = normalize_axis("roll", dim, input.ndim), whole("roll: a shift", shift)
         n = int(input.shape[d])
@@ -91,7 +109,9 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """Turned by 90 degrees, k times, from the first of `dims` towards the second."""
-    a, b = dims
+    a, b = (normalize_axis("rot90", d, input.ndim) for d in dims)
+    if a == b:
+        raise ValueError(f"rot90: two different dimensions are needed, got {tuple(dims)}")
     if k % 4 == 0:
         return input
     if k % 4 == 2:
@@ -99,8 +119,23 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     return input.flip(b if k % 4 == 1 else a).transpose(a, b)
 
 
-def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
-    """Each element `repeats` times in a row; repeats of each element (a tensor or a list of ints) are read."""
+def repeat_interleave(
+    input: Tensor, repeats: int | Tensor | None = None, dim: int | None = None, *, output_size: int | None = None
+) -> Tensor:
+    """Each element `repeats` times in a row; repeats of each element (a tensor or a list of ints) are read.
+
+    Without `repeats`, `input` are those, of the positions.  An `output_size` that is not what they add up to is refused.
+    """
+    if repeats is None:
+        input, repeats = arange(input.shape[0]), input
+    out = _interleaved(input, repeats, dim)
+    d = 0 if dim is None else dim
+    if output_size is not None and int(out.shape[d]) != output_size:
+        raise ValueError(f"repeat_interleave: output_size is {output_size}, but repeats add up to {int(out.shape[d])}")
+    return out
+
+
+def _interleaved(input: Tensor, repeats: Any, dim: int | None) -> Tensor:
     x = input.reshape(-1) if dim is None else input
     d = normalize_axis("repeat_interleave", 0 if dim is None else dim, x.ndim)
     if isinstance(repeats, (list, tuple)):
@@ -127,8 +162,9 @@ def _repeats(repeats: Tensor, n: int, d: int) -> np.ndarray:
     return np.broadcast_to(counts.reshape(-1), (n,))
 
 
-def tile(input: Tensor, *dims: Any) -> Tensor:
+def tile(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
     """Repeated along every dimension; dimensions not named are not."""
+    dims = args if dims is None else (dims,)
     counts = tuple(dims[0]) if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
     return input.repeat((1,) * (input.ndim - len(counts)) + tuple(counts))
 
@@ -137,8 +173,10 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
     return input.split(list(split_sizes), dim)
 
 
-def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """Cut at the given positions, or into a number of parts whose extents differ by one at most."""
+def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Cut at the given positions (ints, or a vector of them), or into a number of parts whose extents differ by one at most."""
+    if isinstance(indices_or_sections, Tensor):
+        indices_or_sections = indices_or_sections.tolist()
     n = int(input.shape[normalize_axis("tensor_split", dim, input.ndim)])
     if not isinstance(indices_or_sections, (tuple, list)):
         parts = whole("tensor_split: the number of parts", indices_or_sections, 1)
@@ -149,12 +187,25 @@ def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: i
     return input.split(sizes, dim)
 
 
-def hsplit(input: Tensor, parts: int | Sequence[int]) -> tuple[Tensor, ...]:
-    return tensor_split(input, parts, 0 if input.ndim == 1 else 1)
+def even_split(name: str, input: Tensor, indices_or_sections: Any, dim: int, least: int) -> tuple[Tensor, ...]:
+    """As ``tensor_split``, of `least` dimensions or more, into parts of one size where their number is given."""
+    if input.ndim < least:
+        raise ValueError(f"{name}: {least} dimensions or more are needed, got {input.ndim}")
+    if isinstance(indices_or_sections, int) and int(input.shape[dim]) % builtins.max(indices_or_sections, 1):
+        raise ValueError(
+            f"{name}: an extent of {int(input.shape[dim])} cannot be cut into {indices_or_sections} parts of one size"
+        )
+    return tensor_split(input, indices_or_sections, dim)
 
 
-def vsplit(input: Tensor, parts: int | Sequence[int]) -> tuple[Tensor, ...]:
-    return tensor_split(input, parts, 0)
+def hsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """In parts along the second dimension (of vectors: the first)."""
+    return even_split("hsplit", input, indices_or_sections, 0 if input.ndim == 1 else 1, 1)
+
+
+def vsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """In parts along the first dimension."""
+    return even_split("vsplit", input, indices_or_sections, 0, 2)
 
 
 def sum_to_size(input: Tensor, *size: Any) -> Tensor:
@@ -165,6 +216,7 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     return (input.sum(axes, keepdim=True) if axes else input).reshape(wanted)
 
 
+@also_of_scalars
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of `size` elements every `step` elements along a dimension, as a new last one (each holds copies)."""
     d = normalize_axis("unfold", dimension, input.ndim)
@@ -186,6 +238,7 @@ def take(input: Tensor, index: Tensor) -> Tensor:
     return input.reshape(-1)[index]
 
 
+@also_of_scalars
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """With `source` added to the positions along `dim` that `index` names; all that meet are added up."""
     d = normalize_axis("index_add", dim, input.ndim)
@@ -198,6 +251,7 @@ def _expect_in(name: str, index: Tensor, dim: int, extent: int) -> None:
     expect(index, extent, of_dimension(dim, name), True)
 
 
+@also_of_scalars
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """With `source` written to the positions along `dim` that `index` names."""
     out = input.clone()
@@ -206,8 +260,13 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
 
 
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """With `value` at the positions along `dim` that `index` names."""
-    return index_copy(input, dim, index, value)
+    """With `value` (a number, or a tensor without dimensions) at the positions along `dim` that `index` names."""
+    d = normalize_axis("index_fill", dim, input.ndim)
+    extent = input.shape[d] if input.ndim else 1
+    _expect_in("index_fill", index, d, extent)
+    named = zeros(extent, dtype=dt.bool_)
+    named[index.reshape(-1)] = True
+    return input.masked_fill(named.reshape((-1,) + (1,) * (input.ndim - d - 1)) if input.ndim else named.any(), value)
 
 
 def index_put(input: Tensor, indices: tuple, values: Any, accumulate: bool = False) -> Tensor:
@@ -216,8 +275,7 @@ def index_put(input: Tensor, indices: tuple, values: Any, accumulate: bool = Fal
     if not accumulate:
         out[tuple(indices)] = values
         return out
-    if len(indices) != 1 and any(i.dtype is dt.bool_ for i in indices):
-        raise TypeError("index_put: accumulate=True takes integer indices")
+    indices = tuple(part for i in indices for part in (nonzero(i, as_tuple=True) if i.dtype is dt.bool_ else (i,)))
     for k, (i, n) in enumerate(zip(indices, input.shape)):
         _expect_in("index_put", i, k, n)
     where_ = tuple(_wrapped(i, n) for i, n in zip(indices, input.shape))
@@ -235,6 +293,8 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """
     from lezero.ops.indexing import masked_scatter as rule
 
+    shape = broadcast_shapes("masked_scatter", input.shape, mask.shape)
+    input = input if tuple(input.shape) == shape else input.expand(shape)
     buffer = mask._buffer
     if buffer is not None and mask.dtype is dt.bool_ and STATE.capture is None:
         places = int(np.broadcast_to(buffer.array, tuple(map(int, input.shape))).sum())
@@ -251,13 +311,11 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
 
 
 def nonzero(input: Tensor, as_tuple: bool = False) -> Any:
-    """Positions that are not zero: one row each, or with `as_tuple` one vector for each dimension."""
-    found = np.nonzero(_values("nonzero", input))
-    return (
-        tuple(tensor(p) for p in found)
-        if as_tuple
-        else tensor(np.stack(found, 1) if found else np.zeros((0, 0), np.int64))
-    )
+    """Positions that are not zero: one row each, or with `as_tuple` one vector for each dimension (a number is a vector then)."""
+    values = _values("nonzero", input)
+    if as_tuple:
+        return tuple(tensor(p) for p in np.nonzero(np.atleast_1d(values)))
+    return tensor(np.argwhere(values))
 
 
 def argwhere(input: Tensor) -> Tensor:
@@ -289,20 +347,46 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         raise ValueError("bincount: a vector of integers from 0 on is needed")
     n = builtins.max(minlength, int(values.max()) + 1 if values.size else 0)
     source = record(OPS["full"], (), (tuple(input.shape), 1, dt.int64)) if weights is None else weights
+    if weights is not None and source.dtype is not dt.float32:  # in float64, as PyTorch's
+        source = source.double()
     return index_add(zeros(n, dtype=source.dtype), 0, input, source)
 
 
-def searchsorted(sorted_sequence: Tensor, input: Any, right: bool = False) -> Tensor:
-    """For each value the first position in a 1-D ascending tensor before which it can be inserted."""
+def searchsorted(
+    sorted_sequence: Tensor, input: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """For each value the first position in an ascending tensor before which it can be inserted.
+
+    Parameters
+    ----------
+    sorted_sequence : (n,), or (*batch, n) for values (*batch, m); in any order where `sorter` puts it in one
+    right : bool, also as ``side="right"``
+        After elements that are equal, instead of before them.
+    out_int32 : bool
+        Positions in int32 instead of int64.
+    """
     from lezero.ops.indexing import searchsorted as rule
 
-    return rule(
-        sorted_sequence, input if isinstance(input, Tensor) else tensor(input, dtype=sorted_sequence.dtype), right
-    )
+    if side not in (None, "left", "right") or (side == "left" and right):
+        raise ValueError(f"searchsorted: side is 'left' or 'right' and agrees with right={right}, got {side!r}")
+    values = input if isinstance(input, Tensor) else tensor(input, dtype=sorted_sequence.dtype)
+    if sorter is not None:
+        if sorter.shape != sorted_sequence.shape or sorter.dtype.kind not in "iu":
+            raise ValueError(
+                f"searchsorted: a sorter of integers and of shape {tuple(map(int, sorted_sequence.shape))} is needed, got "
+                f"{sorter.dtype.name}{list(map(int, sorter.shape))}"
+            )
+        sorted_sequence = sorted_sequence.gather(-1, sorter)
+    found = rule(sorted_sequence, values, right or side == "right")
+    return found.int() if out_int32 else found
 
 
-def bucketize(input: Tensor, boundaries: Tensor, right: bool = False) -> Tensor:
-    return searchsorted(boundaries, input, right)
+def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """For each value the first position in an ascending vector before which it can be inserted; see ``searchsorted``."""
+    if boundaries.ndim != 1:
+        raise ValueError(f"bucketize: boundaries are a vector, got shape {tuple(map(int, boundaries.shape))}")
+    return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
@@ -323,6 +407,10 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
         IndexError.
     """
     num_samples = whole("multinomial: num_samples", num_samples, 1)
+    if not input.is_floating_point():
+        raise TypeError(f"multinomial: weights are floating-point numbers, got {input.dtype.name}")
+    if input.ndim not in (1, 2):
+        raise ValueError(f"multinomial: weights are a vector or rows of a matrix, got {input.ndim} dimensions")
     n = int(input.shape[-1])
     if not replacement:
         if num_samples > n:
@@ -366,7 +454,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     for t in tensors:
         if not isinstance(t, Tensor):
             raise TypeError(f"meshgrid: coordinates are tensors, got a {type(t).__name__}")
-    return tuple(_rearrange.meshgrid(*tensors, indexing=indexing))
+    return tuple(_rearrange.meshgrid(*(_at_least(t, 1) for t in tensors), indexing=indexing))
 
 
 def _at_least(t: Tensor, n: int) -> Tensor:

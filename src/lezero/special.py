@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lezero.composed import median
+from lezero.composed import between, median, need_quantiles
 from lezero.function import Function, custom_op
 from lezero.graph import dtype as dt
 from lezero.ops.base import broadcast_shapes, normalize_axis
 from lezero.ops.functions import trigamma
 from lezero.rearranged import _values
 from lezero.tensor import Pair, Tensor, cat, tensor, where
+from lezero.tensor.computing import also_of_scalars
 from lezero.tensor.writing import in_place
 
 # -- errors and Bessel functions --------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ def _zeta(s: int, x: Tensor) -> Tensor:
 
 
 def polygamma(input: Tensor | int, n: Tensor | int) -> Tensor:
-    """The `n`-th derivative of ``digamma``; for n of 2 and more at positive numbers (NaN at negative ones).
+    """The `n`-th derivative of ``digamma``.
 
     Called as ``x.polygamma(n)`` or ``lz.polygamma(n, x)``.
     """
@@ -178,8 +179,34 @@ def polygamma(input: Tensor | int, n: Tensor | int) -> Tensor:
         return x.digamma()
     if order == 1:
         return trigamma(x)
+    return _polygamma(order, _wide(x))._cast(x.dtype)
+
+
+def _polygamma(order: int, x: Tensor) -> Tensor:
+    """Of an order of 2 or more; below 0 by reflection (NIST DLMF 5.15.6)."""
     sign = 1.0 if order % 2 else -1.0
-    return (_zeta(order + 1, _wide(x)) * (sign * math.factorial(order)))._cast(x.dtype)
+    at_positive = _zeta(order + 1, where(x > 0, x, 1 - x)) * (sign * math.factorial(order))
+    from_pole = x - x.detach().round()
+    # of sines, so that half-way between poles it is 0
+    cotangent = ((0.5 - from_pole.abs()) * math.pi).sin() / (from_pole.abs() * math.pi).sin() * from_pole.sign()
+    reflected = at_positive * -sign
+    for k, c in enumerate(_cotangent_derivative(order)):
+        reflected = reflected - cotangent**k * (c * math.pi ** (order + 1))
+    below = where(from_pole == 0, sign * math.inf, reflected)
+    return where(x > 0, at_positive, below)
+
+
+def _cotangent_derivative(order: int) -> list[float]:
+    """The coefficients, from the constant on, of the derivative of that order as a polynomial in the cotangent."""
+    p = [0.0, 1.0]
+    for _ in range(order):  # of cot**k: -k * (cot**(k - 1) + cot**(k + 1))
+        q = [0.0] * (len(p) + 1)
+        for k, c in enumerate(p):
+            if k:
+                q[k - 1] -= k * c
+                q[k + 1] -= k * c
+        p = q
+    return p
 
 
 def mvlgamma(input: Tensor, p: int) -> Tensor:
@@ -314,9 +341,24 @@ def lcm(input: Tensor, other: Any) -> Tensor:
     return _by_numpy("lcm", np.lcm, input, other)
 
 
-def nextafter(input: Tensor, other: Tensor) -> Tensor:
+class _Nextafter(Function):
+    """A step from `input`, or `other` where both are one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, other: Tensor) -> Tensor:
+        ctx.save_for_backward(x, other)
+        return _by_numpy("nextafter", np.nextafter, x, other)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        x, other = ctx.saved_tensors
+        same = x == other
+        return where(same, 0, dy).sum_to_size(x.shape), where(same, dy, 0).sum_to_size(other.shape)
+
+
+def nextafter(input: Tensor, other: Any) -> Tensor:
     """The next numbers that can be represented, towards `other`."""
-    return _by_numpy("nextafter", np.nextafter, input, other)
+    return _Nextafter.apply(input, other if isinstance(other, Tensor) else tensor(other, dtype=input.dtype))
 
 
 class Frexp(NamedTuple):
@@ -376,6 +418,11 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     """The middle element (the lower of two) of those that are not NaN; with `dim`, (values, indices)."""
     if dim is None:
         return nanmedian(input.reshape(-1), 0).values
+    return _nanmedian(input, dim, keepdim)
+
+
+@also_of_scalars
+def _nanmedian(input: Tensor, dim: int, keepdim: bool) -> Pair:
     d = normalize_axis("nanmedian", dim, input.ndim)
     n = int(input.shape[d])
     if not input.is_floating_point():
@@ -387,19 +434,21 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     return Pair(values, index) if keepdim else Pair(values.squeeze(d), index.squeeze(d))
 
 
-def nanquantile(input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """The `q`-quantile of what is not NaN, interpolated linearly; several `q` (1-D) come first in the result."""
-    x = input.reshape(-1) if dim is None else input
+def nanquantile(
+    input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """The `q`-quantile of what is not NaN; several `q` (1-D) come first in the result.  See ``quantile``."""
+    q = need_quantiles("nanquantile", input, q, interpolation)
+    x = input.reshape(-1) if dim is None or not input.ndim else input
     d = normalize_axis("nanquantile", 0 if dim is None else dim, x.ndim)
-    q = q if isinstance(q, Tensor) else tensor(float(q), dtype=x.dtype)
     ordered = x.sort(d).values.movedim(d, -1)
     count = (~ordered.isnan()).sum(-1, keepdim=True)
     place = q.reshape(-1)._cast(x.dtype) * (count - 1).clamp(min=0)._cast(x.dtype)
-    low, high = place.floor(), place.ceil()
+    low, high, weight = between(place, interpolation)
     a, b = ordered.gather(-1, low.long()), ordered.gather(-1, high.long())
-    out = (a + (b - a) * (place - low)).movedim(-1, 0)
+    out = (a + (b - a) * weight).movedim(-1, 0)
     if keepdim:
-        out = out.unsqueeze(d + 1) if dim is not None else out.reshape((-1, *(1,) * input.ndim))
+        out = out.unsqueeze(d + 1) if dim is not None and input.ndim else out.reshape((-1, *(1,) * input.ndim))
     return out if q.ndim else out.squeeze(0)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import lezero
 from lezero.export import operators, verify
 from lezero.export.trace import ExportError, Traced, trace
+from lezero.export.windows import APART
 from lezero.export.writer import Writer
 from lezero.graph.dim import Dim as Extent
 from lezero.graph.dim import show
@@ -71,8 +72,8 @@ def to_onnx(
     external_data : bool, optional
         Constants in a file of their own, ``path + ".data"``; by default from 2 GB on.
     verify : bool
-        Check the file, and compare ONNX Runtime's outputs with the model's at the example's extents and at two others of each
-        dynamic dimension; what was compared is stored in the file's metadata under ``lezero.verified``.
+        Check the file, and compare ONNX Runtime's outputs with the model's at the example's extents and at up to three others of
+        each dynamic dimension, the smallest and the largest among them; what was compared is stored in the file's metadata under ``lezero.verified``.
 
     Raises
     ------
@@ -87,6 +88,8 @@ def to_onnx(
     examples = [as_tensor(a) for a in (args if isinstance(args, (tuple, list)) else (args,))]
     names = _input_names(model, examples, input_names)
     dims = _dims(dynamic_shapes or {}, names, examples)
+    if not isinstance(opset, int):
+        raise ExportError(f"opset is a whole number, got {opset!r}")
     if not LEAST_OPSET <= opset <= package().defs.onnx_opset_version():
         raise ExportError(f"opset is {LEAST_OPSET} to {package().defs.onnx_opset_version()}, not {opset}")
     dynamic = {n: {axis: d.name for axis, d in axes.items()} for n, axes in dims.items()}
@@ -138,6 +141,8 @@ def _input_names(model: Any, examples: list[Tensor], given: Sequence[str] | None
         except (TypeError, ValueError):
             known = []
         given = [*known, *(f"input_{k}" for k in range(len(known), len(examples)))][: len(examples)]
+    if isinstance(given, str):
+        raise ExportError(f"input_names are a list of names, got {given!r}")
     if len(given) != len(examples) or len(set(given)) != len(given):
         raise ExportError(f"{len(examples)} inputs need as many different names, got {list(given)}")
     return list(given)
@@ -147,6 +152,10 @@ def _dims(
     dynamic: Mapping[str, Mapping[int, str | Dim]], names: list[str], examples: list[Tensor]
 ) -> dict[str, dict[int, Dim]]:
     found: dict[str, dict[int, Dim]] = {}
+    if not isinstance(dynamic, Mapping) or not all(isinstance(axes, Mapping) for axes in dynamic.values()):
+        raise ExportError(
+            f"dynamic_shapes are axes and their names by input, as {{'x': {{0: 'batch'}}}}; got {dynamic!r}"
+        )
     for name, axes in dynamic.items():
         if name not in names:
             raise ExportError(f"dynamic_shapes: there is no input {name!r}; the inputs are {', '.join(names)}")
@@ -154,8 +163,25 @@ def _dims(
         for axis, d in axes.items():
             if not -rank <= axis < rank:
                 raise ExportError(f"dynamic_shapes: input {name!r} has {rank} dimensions, and none of number {axis}")
+            if not isinstance(d, (str, Dim)):
+                raise ExportError(
+                    f"dynamic_shapes: a dimension is a name or a Dim, got {d!r} for axis {axis} of {name!r}"
+                )
             found.setdefault(name, {})[axis % rank] = Dim(d) if isinstance(d, str) else d
+    _check_ranges(found, names, examples)
     return found
+
+
+def _check_ranges(dims: dict[str, dict[int, Dim]], names: list[str], examples: list[Tensor]) -> None:
+    """One range for each name, in which the example lies."""
+    known: dict[str, Dim] = {}
+    for name, axes in dims.items():
+        for axis, d in axes.items():
+            if known.setdefault(d.name, d) != d:
+                raise ExportError(f"dimension {d.name!r} has two ranges, {known[d.name]} and {d}")
+            extent = int(examples[names.index(name)].shape[axis])
+            if extent < d.min or (d.max is not None and extent > d.max):
+                raise ExportError(f"dimension {d.name!r} is {extent} in the example, outside of {d}")
 
 
 class _Export:
@@ -225,12 +251,14 @@ class _Export:
             return self.writer.constant(value, name=name)
         if node.op.kind == "source" and node.op.name == "philox":
             raise ExportError(_unsupported(node, "random numbers cannot be exported; call model.eval() first"))
+        if node.op.name in APART:
+            return self._apart(node)
         made = operators.emit(self.writer, node, [self.known[n] for n in node.inputs])
         return self._apart(node) if made is None else made
 
     def _apart(self, node: Node) -> str:
         """What an operation without a counterpart comes apart into."""
-        rule = node.op.decompose
+        rule = APART.get(node.op.name, node.op.decompose)
         if rule is None:
             raise ExportError(_unsupported(node, "it has no counterpart in ONNX"))
         result = rule(*map(Expr, node.inputs), **node.named_attrs()).node

@@ -362,12 +362,12 @@ def _any(w: Writer, node: Node, operands: Sequence[str]) -> str:
     return w.cast(y, float32, bool_)
 
 
-@emits("argmax", "argmin")
+@emits("argmax", "argmin", "window_argmax")
 def _position(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
     a = node.named_attrs()
     if len(a["axes"]) != 1:
         return None
-    operator = "ArgMax" if node.op.name == "argmax" else "ArgMin"
+    operator = "ArgMin" if node.op.name == "argmin" else "ArgMax"
     return w.add(operator, operands, axis=a["axes"][0], keepdims=int(a["keepdim"]))
 
 

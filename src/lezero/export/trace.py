@@ -51,13 +51,12 @@ def trace(
             example._dynamic = tuple(sorted(dynamic.get(name, {})))
             import_handle(rec, example)
         inputs = [rec.imported[id(t)] for t in examples]
-        result = function(*examples)
+        result = _called(function, examples, sizes, args, names, dynamic)
         results = list(_tensors(result))
         if not results:
             raise ExportError(f"{type(function).__name__} gave no tensor")
-        nodes = tuple(r._node if r._rec is rec else import_handle(rec, r) for r in results)
-        if any(n in inputs for n in nodes):
-            raise ExportError("an output is an input as it is: return something that is computed")
+        given = {id(t): node for t, node in zip(examples, inputs)}
+        nodes = tuple(given.get(id(r)) or (r._node if r._rec is rec else import_handle(rec, r)) for r in results)
         known = _names(function)
         constants: dict[Node, tuple[str, np.ndarray]] = {}
         for node, handle, buffer in zip(rec.leaf_nodes, rec.leaf_handles, rec.buffers):
@@ -66,6 +65,24 @@ def trace(
         symbols = {k: name for name, n in sizes.items() for k in [_position(inputs, names, dynamic, name)]}
         graph = Graph(tuple(rec.leaf_nodes), nodes)
     return Traced(graph, inputs, symbols, constants, isinstance(result, Tensor))
+
+
+def _called(
+    function: Any, examples: list[Tensor], sizes: Mapping[str, int], args: Sequence[Tensor], names: Sequence[str],
+    dynamic: Mapping[str, Mapping[int, str]],
+) -> Any:  # fmt: skip
+    """The function's result; what stops it is told as what it means for an export."""
+    try:
+        return function(*examples)
+    except explain.ExplainError as error:
+        raise ExportError(f"a file has one way to go, and a value is read while it is recorded: {error}") from None
+    except ValueError as error:
+        given = {c: int(t.shape[a]) for t, n in zip(args, names) for a, c in dynamic.get(n, {}).items()}
+        if given == dict(sizes):
+            raise
+        raise ExportError(
+            f"at {dict(sizes)}, where the example has {given}, the model refuses its input: {error}"
+        ) from error
 
 
 def _position(inputs: list[Node], names: Sequence[str], dynamic: Mapping[str, Mapping[int, str]], wanted: str) -> int:

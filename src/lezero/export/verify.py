@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lezero.export.trace import _resized, _tensors
+from lezero.export.trace import ExportError, _resized, _tensors
 from lezero.onnx.program import package
 from lezero.tensor import Tensor, no_grad
 
@@ -41,12 +41,21 @@ def compare(
     for sizes in _cases(examples, names, dynamic, dims):
         inputs = [_resized(t, dynamic.get(n, {}), sizes) for t, n in zip(examples, names)]
         with no_grad():
-            wanted = [t.detach().numpy() for t in _tensors(model(*inputs))]
+            wanted = [t.detach().numpy() for t in _tensors(_called(model, inputs, sizes))]
         got = session.run(None, {n: t.numpy() for n, t in zip(names, inputs) if n in _inputs(session)})
         found.append(
             {"sizes": sizes, "difference": max(_difference(g, w, sizes) for g, w in zip(got, wanted, strict=True))}
         )
     return json.dumps({"runtime": f"onnxruntime {onnxruntime.__version__}", "cases": found})
+
+
+def _called(model: Any, inputs: list[Tensor], sizes: Mapping[str, int]) -> Any:
+    try:
+        return model(*inputs)
+    except ValueError as error:
+        raise ExportError(
+            f"at {dict(sizes)} the model refuses its input, so these extents are not free: {error}"
+        ) from error
 
 
 def _inputs(session: Any) -> set[str]:
@@ -56,7 +65,7 @@ def _inputs(session: Any) -> set[str]:
 def _cases(
     examples: Sequence[Tensor], names: Sequence[str], dynamic: Mapping[str, Mapping[int, str]], dims: Mapping[str, Any]
 ) -> list[dict[str, int]]:
-    """The example's extents, and for each dynamic dimension two others, within its range."""
+    """The example's extents, and for each dynamic dimension up to three others, within its range."""
     example = {
         called: int(t.shape[axis]) for t, n in zip(examples, names) for axis, called in dynamic.get(n, {}).items()
     }
@@ -64,8 +73,8 @@ def _cases(
     for called, n in example.items():
         d = dims[called]
         most = d.max if d.max is not None else max(2 * n + 1, n + 3)
-        others = [k for k in dict.fromkeys((n + 1, d.min, most, n + 2, n - 1)) if d.min <= k <= most and k != n]
-        cases += [{**example, called: k} for k in others[:2]]
+        others = [k for k in dict.fromkeys((n + 1, d.min, most, n + 2)) if d.min <= k <= most and k != n]
+        cases += [{**example, called: k} for k in others[:3]]
     return cases
 
 

@@ -46,9 +46,11 @@ class _Activation(Module):
         else:
             need_real(argument, value)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         values = [self.__dict__[k] for k in self.arguments]
-        return type(self).function(x, *values, inplace=True) if self.inplace else type(self).function(x, *values)
+        return (
+            type(self).function(input, *values, inplace=True) if self.inplace else type(self).function(input, *values)
+        )
 
     def extra_repr(self) -> str:
         shown = [f"{k}={self.__dict__[k]}" for k in self.arguments]
@@ -62,8 +64,8 @@ class ReLU(Module):
         super().__init__()
         self.inplace = inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.relu(input, self.inplace)
 
     def extra_repr(self) -> str:
         return "inplace=True" if self.inplace else ""
@@ -133,8 +135,8 @@ class PReLU(Module):
         self.num_parameters = num_parameters
         self.weight = Parameter(new_buffer(num_parameters, fill=init, device=device, dtype=dtype))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.prelu(x, self.weight)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.prelu(input, self.weight)
 
     def extra_repr(self) -> str:
         return f"num_parameters={self.num_parameters}"
@@ -149,8 +151,8 @@ class RReLU(Module):
             raise ValueError(f"RReLU: lower={lower} is above upper={upper}")
         self.lower, self.upper, self.inplace = lower, upper, inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rrelu(x, self.lower, self.upper, self.training, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
 
     def extra_repr(self) -> str:
         return f"lower={self.lower}, upper={self.upper}" + (", inplace=True" if self.inplace else "")
@@ -159,7 +161,7 @@ class RReLU(Module):
 class Softmax2d(Module):
     """Softmax over the channels of (batch, channels, height, width) or (channels, height, width)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.ndim not in (3, 4):
-            raise ValueError(f"Softmax2d: an input of 3 or 4 dimensions is needed, got shape {tuple(x.shape)}")
-        return F.softmax(x, -3)
+    def forward(self, input: Tensor) -> Tensor:
+        if input.ndim not in (3, 4):
+            raise ValueError(f"Softmax2d: an input of 3 or 4 dimensions is needed, got shape {tuple(input.shape)}")
+        return F.softmax(input, -3)

@@ -11,7 +11,7 @@ from lezero.nn.linear import Linear
 from lezero.nn.module import Module
 from lezero.nn.parameter import Parameter, new_parameter
 from lezero.ops.rules import shown
-from lezero.tensor import Tensor
+from lezero.tensor import Tensor, cat
 
 
 class MultiheadAttention(Module):
@@ -22,6 +22,8 @@ class MultiheadAttention(Module):
     embed_dim, num_heads : int; the heads divide the features
     dropout : the share of attention weights dropped in training
     bias : bool
+    add_bias_kv : one more key and value, learnt, behind the others
+    add_zero_attn : one more key and value of zeros behind them
     kdim, vdim : features of key and value, those of the query unless given
     batch_first : inputs are (batch, length, features), not (length, batch, features)
 
@@ -29,11 +31,14 @@ class MultiheadAttention(Module):
     ----------
     in_proj_weight : (3 * embed_dim, embed_dim), Xavier uniform; or q_, k_, v_proj_weight where kdim or vdim differ
     in_proj_bias : (3 * embed_dim,), zeros
+    bias_k, bias_v : (1, 1, embed_dim), normal; or None
     out_proj : Linear
     """
 
     in_proj_weight: Parameter | None
     in_proj_bias: Parameter | None
+    bias_k: Parameter | None
+    bias_v: Parameter | None
     q_proj_weight: Parameter | None
     k_proj_weight: Parameter | None
     v_proj_weight: Parameter | None
@@ -44,6 +49,8 @@ class MultiheadAttention(Module):
         num_heads: int,
         dropout: float = 0.0,
         bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
         kdim: int | None = None,
         vdim: int | None = None,
         batch_first: bool = False,
@@ -55,7 +62,7 @@ class MultiheadAttention(Module):
             raise ValueError(f"MultiheadAttention: {embed_dim} features are not a multiple of {num_heads} heads")
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.kdim, self.vdim = embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim
-        self.dropout, self.batch_first = dropout, batch_first
+        self.dropout, self.batch_first, self.add_zero_attn = dropout, batch_first, add_zero_attn
         one = self.kdim == embed_dim and self.vdim == embed_dim
         self.register_parameter(
             "in_proj_weight", new_parameter(3 * embed_dim, embed_dim, device=device, dtype=dtype) if one else None
@@ -67,6 +74,9 @@ class MultiheadAttention(Module):
         self.register_parameter(
             "in_proj_bias", new_parameter(3 * embed_dim, device=device, dtype=dtype) if bias else None
         )
+        for name in ("bias_k", "bias_v"):
+            more = new_parameter(1, 1, embed_dim, device=device, dtype=dtype) if add_bias_kv else None
+            self.register_parameter(name, more)
         self.out_proj = Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
         self.reset_parameters()
 
@@ -74,6 +84,9 @@ class MultiheadAttention(Module):
         for w in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
             if w is not None:
                 init.xavier_uniform_(w)
+        for b in (self.bias_k, self.bias_v):
+            if b is not None:
+                init.xavier_normal_(b)
         if self.out_proj.bias is not None:
             init.zeros_(self.out_proj.bias)
 
@@ -113,8 +126,11 @@ class MultiheadAttention(Module):
             self._check_masks("MultiheadAttention", attn_mask, key_padding_mask, given, queries, key.shape[1])
         if alone and key_padding_mask is not None:
             key_padding_mask = key_padding_mask.unsqueeze(0)
-        q, k, v = (self._heads(t) for t in self._project(query, key, value, together))
+        q, k, v = self._project(query, key, value, together)
         mask = self._mask(q, key_padding_mask, attn_mask, batch)
+        if self.bias_k is not None or self.add_zero_attn:
+            k, v, mask = self._with_more_keys(k, v, mask)
+        q, k, v = (self._heads(t) for t in (q, k, v))
         causal = is_causal and mask is None
         p = self.dropout if self.training else 0.0
         weights = None
@@ -142,6 +158,19 @@ class MultiheadAttention(Module):
             weights = self.in_proj_weight.split(n)  # type: ignore[assignment]
         q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases))  # type: ignore[arg-type]
         return q, k, v
+
+    def _with_more_keys(self, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keys and values (batch, length, features) with those that everything sees behind them."""
+        more = 0
+        if self.bias_k is not None and self.bias_v is not None:
+            k, v = (
+                cat([t, b.expand(t.shape[0], 1, self.embed_dim)], 1) for t, b in ((k, self.bias_k), (v, self.bias_v))
+            )
+            more += 1
+        if self.add_zero_attn:
+            k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
+            more += 1
+        return k, v, None if mask is None else F.pad(mask, (0, more))
 
     def _heads(self, x: Tensor) -> Tensor:
         """(batch, length, features) -> (batch, heads, length, features of a head)"""

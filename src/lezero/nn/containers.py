@@ -98,11 +98,11 @@ class Sequential(_Indexed):
         for name, module in named:
             self.register_module(name, module)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, input: Any) -> Any:
         values = self.__dict__
         for name in values["_module_names"]:
-            x = values[name](x)
-        return x
+            input = values[name](input)
+        return input
 
     def _slice(self, index: slice) -> Sequential:
         names = list(self._module_names)[index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lezero.nn import functional as F
@@ -62,13 +63,13 @@ class _Conv(Module):
     def reset_parameters(self) -> None:
         init.layer_(self.weight, self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         padding: Any = self.padding
         if self.padding_mode != "zeros":
             pairs = conv_padding(type(self).__name__, padding, self.kernel_size, self.stride, self.dilation)
-            x = F.pad(x, [w for pair in reversed(pairs) for w in pair], self.padding_mode)
+            input = F.pad(input, [w for pair in reversed(pairs) for w in pair], self.padding_mode)
             padding = 0
-        return self._convolve(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        return self._convolve(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
     @staticmethod
     def _convolve(*args: Any) -> Tensor:
@@ -161,11 +162,14 @@ class _ConvTranspose(Module):
         groups: int = 1,
         bias: bool = True,
         dilation: IntOrTuple = 1,
+        padding_mode: str = "zeros",
         device: Any = None,
         dtype: Any = None,
     ):
         super().__init__()
         name = type(self).__name__
+        if padding_mode != "zeros":
+            raise ValueError(f"{name}: padding_mode is 'zeros', got {padding_mode!r}")
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ValueError(
                 f"{name}: {in_channels} and {out_channels} channels are multiples of groups, got groups={groups}"
@@ -173,7 +177,7 @@ class _ConvTranspose(Module):
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size = positive(name, "kernel_size", kernel_size, self.dims)
         self.stride = positive(name, "stride", stride, self.dims)
-        self.padding = per_dimension(name, "padding", padding, self.dims)
+        self.padding, self.padding_mode = per_dimension(name, "padding", padding, self.dims), padding_mode
         self.output_padding = per_dimension(name, "output_padding", output_padding, self.dims)
         self.dilation = positive(name, "dilation", dilation, self.dims)
         self.weight = new_parameter(in_channels, out_channels // groups, *self.kernel_size, device=device, dtype=dtype)
@@ -183,10 +187,25 @@ class _ConvTranspose(Module):
     def reset_parameters(self) -> None:
         init.layer_(self.weight, self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        """As the class says; `output_size`, the extents wanted (or the whole shape), takes the place of `output_padding`."""
+        extra = self.output_padding if output_size is None else self._padding_for(input, output_size)
         return self._convolve(
-            x, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+            input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation
         )
+
+    def _padding_for(self, input: Tensor, output_size: Sequence[int]) -> tuple[int, ...]:
+        sizes = tuple(output_size)
+        if len(sizes) in (self.dims + 1, self.dims + 2):
+            sizes = sizes[-self.dims :]
+        geometry = zip(input.shape[-self.dims :], self.stride, self.padding, self.dilation, self.kernel_size)
+        least = tuple((h - 1) * s - 2 * p + d * (k - 1) + 1 for h, s, p, d, k in geometry)
+        extra = tuple(size - low for size, low in zip(sizes, least))
+        if len(sizes) != self.dims or any(not 0 <= e < s for e, s in zip(extra, self.stride)):
+            raise ValueError(
+                f"{type(self).__name__}: output_size is at least {least} and less than a stride {self.stride} more, got {sizes}"
+            )
+        return extra
 
     @staticmethod
     def _convolve(*args: Any) -> Tensor:

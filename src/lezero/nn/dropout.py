@@ -18,8 +18,8 @@ class _Dropout(Module):
             raise ValueError(f"{type(self).__name__}: p is a probability between 0 and 1, got {p}")
         self.p, self.inplace = p, inplace
 
-    def forward(self, x: Tensor) -> Tensor:
-        return type(self).function(x, self.p, self.training, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return type(self).function(input, self.p, self.training, self.inplace)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace=True" if self.inplace else f"p={self.p}"

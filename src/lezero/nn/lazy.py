@@ -97,9 +97,9 @@ class _Lazy(Module):
         self.__class__ = self.becomes  # type: ignore[assignment]
         self.__dict__.update({k: v for k, v in made.__dict__.items() if k not in own and not k.startswith("_")})
 
-    def forward(self, x: Tensor) -> Any:
-        self.initialize_parameters(x)
-        return self.forward(x)  # the layer's own, by now
+    def forward(self, input: Tensor) -> Any:
+        self.initialize_parameters(input)
+        return self.forward(input)  # the layer's own, by now
 
     def extra_repr(self) -> str:
         return ", ".join(f"{k}={v!r}" for k, v in self._settings.items() if k not in ("device", "dtype"))
@@ -191,13 +191,14 @@ class _LazyNorm(_Lazy):
         track_running_stats: bool = True,
         device: Any = None,
         dtype: Any = None,
+        bias: bool = True,
     ):
-        super().__init__(eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def _register_unknown(self) -> None:
         dtype, affine, tracked = (self._settings[k] for k in ("dtype", "affine", "track_running_stats"))
-        for name in ("weight", "bias"):
-            self.register_parameter(name, UninitializedParameter(dtype=dtype) if affine else None)
+        for name, there in (("weight", affine), ("bias", affine and self._settings["bias"])):
+            self.register_parameter(name, UninitializedParameter(dtype=dtype) if there else None)
         for name in ("running_mean", "running_var"):
             self.register_buffer(name, UninitializedBuffer(dtype=dtype) if tracked else None)
         self.register_buffer("num_batches_tracked", new_buffer(dtype=int64) if tracked else None)

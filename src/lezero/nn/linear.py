@@ -17,8 +17,8 @@ class Identity(Module):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__()
 
-    def forward(self, x: Any) -> Any:
-        return x
+    def forward(self, input: Any) -> Any:
+        return input
 
 
 class Linear(Module):
@@ -49,9 +49,9 @@ class Linear(Module):
     def reset_parameters(self) -> None:
         init.layer_(self.weight, self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(*, in_features) -> (*, out_features)"""
-        return F.linear(x, self.weight, self.bias)
+        return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -87,9 +87,9 @@ class Bilinear(Module):
     def reset_parameters(self) -> None:
         init.layer_(self.weight, self.bias, fan_in=self.in1_features)
 
-    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
         """(*, in1_features), (*, in2_features) -> (*, out_features)"""
-        return F.bilinear(x1, x2, self.weight, self.bias)
+        return F.bilinear(input1, input2, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return (
@@ -107,6 +107,8 @@ class Embedding(Module):
     padding_idx : int or None
         This row starts at zero and gets no gradient.
     max_norm, norm_type : rows that are looked up are first scaled down to this norm, in place
+    scale_grad_by_freq : divide each row's gradient by how often it was looked up
+    sparse : gradients are dense either way
 
     Attributes
     ----------
@@ -120,6 +122,10 @@ class Embedding(Module):
         padding_idx: int | None = None,
         max_norm: float | None = None,
         norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: Tensor | None = None,
+        _freeze: bool = False,
         device: Any = None,
         dtype: Any = None,
     ):
@@ -130,7 +136,16 @@ class Embedding(Module):
             padding_idx %= num_embeddings
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
         self.max_norm, self.norm_type = max_norm, norm_type
+        self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
+        if _weight is not None:
+            if tuple(_weight.shape) != (num_embeddings, embedding_dim):
+                raise ValueError(
+                    f"Embedding: a weight of shape {(num_embeddings, embedding_dim)} is needed, got {tuple(_weight.shape)}"
+                )
+            self.weight = Parameter(_weight, requires_grad=not _freeze)
+            return
         self.weight = new_parameter(num_embeddings, embedding_dim, device=device, dtype=dtype)
+        self.weight.requires_grad_(not _freeze)
         self.reset_parameters()
 
     @classmethod
@@ -152,9 +167,11 @@ class Embedding(Module):
         if self.padding_idx is not None:
             init.zeros_(self.weight.data[self.padding_idx])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Indices (*) -> (*, embedding_dim)"""
-        return F.embedding(x, self.weight, self.padding_idx, self.max_norm, self.norm_type)
+        return F.embedding(
+            input, self.weight, self.padding_idx, self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse
+        )
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"

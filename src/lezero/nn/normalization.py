@@ -35,12 +35,14 @@ class _WithStatistics(Module):
         track_running_stats: bool = True,
         device: Any = None,
         dtype: Any = None,
+        bias: bool = True,
     ):
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         self.register_parameter("weight", new_parameter(num_features, device=device, dtype=dtype) if affine else None)
-        self.register_parameter("bias", new_parameter(num_features, device=device, dtype=dtype) if affine else None)
+        shifted = affine and bias
+        self.register_parameter("bias", new_parameter(num_features, device=device, dtype=dtype) if shifted else None)
         tracked = track_running_stats
         self.register_buffer("running_mean", new_buffer(num_features, device=device, dtype=dtype) if tracked else None)
         self.register_buffer(
@@ -60,8 +62,9 @@ class _WithStatistics(Module):
 
     def reset_parameters(self) -> None:
         self.reset_running_stats()
-        if self.weight is not None and self.bias is not None:
+        if self.weight is not None:
             init.ones_(self.weight)
+        if self.bias is not None:
             init.zeros_(self.bias)
 
     def _channel_axis(self, x: Tensor) -> int:
@@ -81,13 +84,13 @@ class _WithStatistics(Module):
 
 
 class _BatchNorm(_WithStatistics):
-    def forward(self, x: Tensor) -> Tensor:
-        self._check(x)
+    def forward(self, input: Tensor) -> Tensor:
+        self._check(input)
         mean, training = self.running_mean, self.training
         count = self.num_batches_tracked if training else None
         momentum = 0.0 if self.momentum is None and count is None else self.momentum
         return F.batch_norm(
-            x, mean, self.running_var, self.weight, self.bias, training or mean is None, momentum, self.eps,
+            input, mean, self.running_var, self.weight, self.bias, training or mean is None, momentum, self.eps,
             num_batches_tracked=count,
         )  # fmt: skip
 
@@ -101,8 +104,8 @@ class BatchNorm1d(_BatchNorm):
     eps : float, added to the variance
     momentum : float or None
         How far the running statistics move at each batch; None: they are the mean over all batches.
-    affine : bool
-        Whether there are a `weight` (ones at first) and a `bias` (zeros).
+    affine, bias : bool
+        Whether there are a `weight` (ones at first) and, with it, a `bias` (zeros).
     track_running_stats : bool
         Whether evaluation uses running statistics; otherwise each batch's own.
     """
@@ -137,8 +140,9 @@ class SyncBatchNorm(_BatchNorm):
         process_group: Any = None,
         device: Any = None,
         dtype: Any = None,
+        bias: bool = True,
     ):
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
         self.process_group = process_group
 
     @classmethod
@@ -163,20 +167,21 @@ class _InstanceNorm(_WithStatistics):
         track_running_stats: bool = False,
         device: Any = None,
         dtype: Any = None,
+        bias: bool = True,
     ):
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
 
     def _channel_axis(self, x: Tensor) -> int:
         return x.ndim - max(self.ndims) + 1
 
-    def forward(self, x: Tensor) -> Tensor:
-        self._check(x)
-        single = x.ndim == min(self.ndims)
+    def forward(self, input: Tensor) -> Tensor:
+        self._check(input)
+        single = input.ndim == min(self.ndims)
         if single:
-            x = x.unsqueeze(0)
+            input = input.unsqueeze(0)
         own = self.training or not self.track_running_stats
         y = F.instance_norm(
-            x, self.running_mean, self.running_var, self.weight, self.bias, own, self.momentum or 0.0, self.eps
+            input, self.running_mean, self.running_var, self.weight, self.bias, own, self.momentum or 0.0, self.eps
         )
         return y.squeeze(0) if single else y
 
@@ -242,8 +247,8 @@ class LayerNorm(Module):
         if self.bias is not None:
             init.zeros_(self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
@@ -282,8 +287,8 @@ class RMSNorm(Module):
         if self.weight is not None:
             init.ones_(self.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
@@ -296,8 +301,8 @@ class GroupNorm(Module):
     ----------
     num_groups, num_channels : int; the groups divide the channels
     eps : float, added to the variance
-    affine : bool
-        Whether there are a `weight` (ones at first) and a `bias` (zeros) for each channel.
+    affine, bias : bool
+        Whether there are a `weight` (ones at first) and, with it, a `bias` (zeros) for each channel.
     """
 
     weight: Parameter | None
@@ -311,25 +316,55 @@ class GroupNorm(Module):
         affine: bool = True,
         device: Any = None,
         dtype: Any = None,
+        bias: bool = True,
     ):
         super().__init__()
         if num_groups < 1 or num_channels % num_groups:
             raise ValueError(f"GroupNorm: {num_channels} channels are not a multiple of {num_groups} groups")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self.register_parameter("weight", new_parameter(num_channels, device=device, dtype=dtype) if affine else None)
-        self.register_parameter("bias", new_parameter(num_channels, device=device, dtype=dtype) if affine else None)
+        shifted = affine and bias
+        self.register_parameter("bias", new_parameter(num_channels, device=device, dtype=dtype) if shifted else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        if self.weight is not None and self.bias is not None:
+        if self.weight is not None:
             init.ones_(self.weight)
+        if self.bias is not None:
             init.zeros_(self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+
+
+class CrossMapLRN2d(Module):
+    """Local response normalisation across channels as Torch had it: windows of an odd number of channels, `size` or one less.
+
+    Sums are divided by `size`, also at the first and last channels.
+    """
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1):
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = whole("CrossMapLRN2d: size", size, 1), alpha, beta, k
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(batch, channels, height, width), unchanged in shape"""
+        if input.ndim != 4:
+            raise ValueError(
+                f"CrossMapLRN2d: an input (batch, channels, height, width) is needed, got shape {tuple(input.shape)}"
+            )
+        reach, channels = (self.size - 1) // 2, input.shape[1]
+        squares = F.pad(input.square(), (0, 0, 0, 0, reach, reach))
+        total = squares.narrow(1, 0, channels)
+        for k in range(1, 2 * reach + 1):
+            total = total + squares.narrow(1, k, channels)
+        return input * (total * (self.alpha / self.size) + self.k) ** -self.beta
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
 
 
 class LocalResponseNorm(Module):
@@ -339,8 +374,8 @@ class LocalResponseNorm(Module):
         super().__init__()
         self.size, self.alpha, self.beta, self.k = whole("LocalResponseNorm: size", size, 1), alpha, beta, k
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
 
     def extra_repr(self) -> str:
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

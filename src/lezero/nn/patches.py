@@ -21,9 +21,9 @@ class Unfold(Module):
         super().__init__()
         self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(batch, channels, height, width) -> (batch, channels · kernel elements, patches)"""
-        return F.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)
+        return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
 
     def extra_repr(self) -> str:
         return f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, stride={self.stride}"
@@ -43,9 +43,9 @@ class Fold(Unfold):
         super().__init__(kernel_size, dilation, padding, stride)
         self.output_size = output_size
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(batch, channels · kernel elements, patches) -> (batch, channels, *output_size)"""
-        return F.fold(x, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
+        return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
 
     def extra_repr(self) -> str:
         return f"output_size={self.output_size}, {super().extra_repr()}"
@@ -76,14 +76,17 @@ class EmbeddingBag(Embedding):
         scale_grad_by_freq: bool = False,
         mode: str = "mean",
         sparse: bool = False,
+        _weight: Tensor | None = None,
         include_last_offset: bool = False,
         padding_idx: int | None = None,
         device: Any = None,
         dtype: Any = None,
     ):
-        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, device, dtype)
+        frozen = False
+        super().__init__(
+            num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight, frozen, device, dtype
+        )  # fmt: skip
         self.mode, self.include_last_offset = mode, include_last_offset
-        self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
 
     def forward(  # type: ignore[override]
         self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None

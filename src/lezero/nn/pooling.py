@@ -69,10 +69,10 @@ class MaxPool1d(_MaxPool):
     __doc__ = _MaxPool.__doc__
     dims = 1
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Any:
         """(batch, channels, length) -> (batch, channels, windows)"""
         return F.max_pool1d(
-            x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
+            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
         )
 
 
@@ -80,10 +80,10 @@ class MaxPool2d(_MaxPool):
     __doc__ = _MaxPool.__doc__
     dims = 2
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Any:
         """(batch, channels, height, width) -> (batch, channels, rows, columns)"""
         return F.max_pool2d(
-            x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
+            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
         )
 
 
@@ -91,10 +91,10 @@ class MaxPool3d(_MaxPool):
     __doc__ = _MaxPool.__doc__
     dims = 3
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Any:
         """(batch, channels, depth, height, width) -> (batch, channels, levels, rows, columns)"""
         return F.max_pool3d(
-            x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
+            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.return_indices
         )
 
 
@@ -116,8 +116,8 @@ class AvgPool1d(_Pool):
         self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
         self.padding, self.ceil_mode, self.count_include_pad = padding, ceil_mode, count_include_pad
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.avg_pool1d(x, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.avg_pool1d(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
 
     def extra_repr(self) -> str:
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
@@ -143,9 +143,9 @@ class _AvgPool(_Pool):
             raise ValueError(f"{type(self).__name__}: divisor_override must not be 0")
         self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         return self._average(
-            x,
+            input,
             self.kernel_size,
             self.stride,
             self.padding,
@@ -200,26 +200,116 @@ class _Adaptive(Module):
 class AdaptiveAvgPool1d(_Adaptive):
     """Means over `output_size` bins of (batch, channels, length)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.adaptive_avg_pool1d(x, self.output_size)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.adaptive_avg_pool1d(input, self.output_size)
 
 
 class AdaptiveAvgPool2d(_Adaptive):
     """Means over `output_size` bins of (batch, channels, height, width); None keeps an extent."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.adaptive_avg_pool2d(x, self.output_size)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(input, self.output_size)
 
 
-class AdaptiveMaxPool1d(_Adaptive):
-    """Maxima over `output_size` bins of (batch, channels, length)."""
+class AdaptiveAvgPool3d(_Adaptive):
+    """Means over `output_size` bins of (batch, channels, depth, height, width); None keeps an extent."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.adaptive_max_pool1d(x, self.output_size)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.adaptive_avg_pool3d(input, self.output_size)
 
 
-class AdaptiveMaxPool2d(_Adaptive):
-    """Maxima over `output_size` bins of (batch, channels, height, width); None keeps an extent."""
+class _AdaptiveMax(_Adaptive):
+    """return_indices : also return where each maximum is, in the flattened spatial dimensions"""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.adaptive_max_pool2d(x, self.output_size)
+    def __init__(self, output_size: Any, return_indices: bool = False):
+        super().__init__(output_size)
+        self.return_indices = return_indices
+
+    def forward(self, input: Tensor) -> Any:
+        return self._pool(input, self.output_size, self.return_indices)
+
+    @staticmethod
+    def _pool(*args: Any) -> Any:
+        raise NotImplementedError
+
+
+class AdaptiveMaxPool1d(_AdaptiveMax):
+    """Maxima over `output_size` bins of (batch, channels, length); with `return_indices` also where they are."""
+
+    _pool = staticmethod(F.adaptive_max_pool1d)
+
+
+class AdaptiveMaxPool2d(_AdaptiveMax):
+    """Maxima over `output_size` bins of (batch, channels, height, width); None keeps an extent.
+
+    return_indices : also return where each maximum is, in the flattened spatial dimensions
+    """
+
+    _pool = staticmethod(F.adaptive_max_pool2d)
+
+
+class AdaptiveMaxPool3d(_AdaptiveMax):
+    """Maxima over `output_size` bins of (batch, channels, depth, height, width); see :class:`AdaptiveMaxPool2d`."""
+
+    _pool = staticmethod(F.adaptive_max_pool3d)
+
+
+class _FractionalMaxPool(_Pool):
+    """What random windows over images and volumes share; see :func:`~lezero.nn.functional.fractional_max_pool2d`."""
+
+    _random_samples: Tensor | None
+
+    def __init__(
+        self,
+        kernel_size: IntOrTuple,
+        output_size: IntOrTuple | None = None,
+        output_ratio: Any = None,
+        return_indices: bool = False,
+        _random_samples: Tensor | None = None,
+    ):
+        super().__init__()
+        name = type(self).__name__
+        positive(name, "kernel_size", kernel_size, self.dims)
+        if (output_size is None) == (output_ratio is None):
+            raise ValueError(f"{name}: either output_size or output_ratio is needed")
+        if output_ratio is not None:
+            ratios = output_ratio if isinstance(output_ratio, (tuple, list)) else (output_ratio,)
+            if not all(0 < r < 1 for r in ratios):
+                raise ValueError(f"{name}: output_ratio is between 0 and 1, got {output_ratio}")
+        self.kernel_size, self.output_size, self.output_ratio = kernel_size, output_size, output_ratio
+        self.return_indices = return_indices
+        self.register_buffer("_random_samples", _random_samples)
+
+    def forward(self, input: Tensor) -> Any:
+        return self._pool(
+            input, self.kernel_size, self.output_size, self.output_ratio, self.return_indices, self._random_samples
+        )
+
+    @staticmethod
+    def _pool(*args: Any) -> Any:
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, output_size={self.output_size}, output_ratio={self.output_ratio}"
+
+
+class FractionalMaxPool2d(_FractionalMaxPool):
+    """The largest value in windows of (batch, channels, height, width) that begin at random distances (Graham 2014).
+
+    Parameters
+    ----------
+    kernel_size : int, or one a dimension
+    output_size : how many windows, likewise; or
+    output_ratio : their number as a share of the extents, between 0 and 1
+    return_indices : also return where each maximum is, in the flattened spatial dimensions
+    """
+
+    dims = 2
+    _pool = staticmethod(F.fractional_max_pool2d)
+
+
+class FractionalMaxPool3d(_FractionalMaxPool):
+    """The same for (batch, channels, depth, height, width); see :class:`FractionalMaxPool2d`."""
+
+    dims = 3
+    _pool = staticmethod(F.fractional_max_pool3d)

@@ -19,8 +19,8 @@ class Flatten(Module):
         super().__init__()
         self.start_dim, self.end_dim = start_dim, end_dim
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(self.start_dim, self.end_dim)
+    def forward(self, input: Tensor) -> Tensor:
+        return input.flatten(self.start_dim, self.end_dim)
 
     def extra_repr(self) -> str:
         return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
@@ -33,8 +33,8 @@ class PixelShuffle(Module):
         super().__init__()
         self.upscale_factor = whole("PixelShuffle: upscale_factor", upscale_factor, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.pixel_shuffle(x, self.upscale_factor)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pixel_shuffle(input, self.upscale_factor)
 
     def extra_repr(self) -> str:
         return f"upscale_factor={self.upscale_factor}"
@@ -47,8 +47,8 @@ class PixelUnshuffle(Module):
         super().__init__()
         self.downscale_factor = whole("PixelUnshuffle: downscale_factor", downscale_factor, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.pixel_unshuffle(x, self.downscale_factor)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pixel_unshuffle(input, self.downscale_factor)
 
     def extra_repr(self) -> str:
         return f"downscale_factor={self.downscale_factor}"
@@ -61,8 +61,8 @@ class ChannelShuffle(Module):
         super().__init__()
         self.groups = whole("ChannelShuffle: groups", groups, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.channel_shuffle(x, self.groups)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.channel_shuffle(input, self.groups)
 
     def extra_repr(self) -> str:
         return f"groups={self.groups}"
@@ -91,10 +91,10 @@ class Upsample(Module):
         self.size, self.scale_factor, self.mode = size, scale_factor, mode
         self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(batch, channels, *extents) -> (batch, channels, *size)"""
         return F.interpolate(
-            x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor
+            input, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor
         )
 
     def extra_repr(self) -> str:
@@ -131,8 +131,8 @@ class Unflatten(Module):
         super().__init__()
         self.dim, self.unflattened_size = dim, tuple(unflattened_size)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x.unflatten(self.dim, self.unflattened_size)
+    def forward(self, input: Tensor) -> Tensor:
+        return input.unflatten(self.dim, self.unflattened_size)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
@@ -146,8 +146,8 @@ class _Pad(Module):
         super().__init__()
         self.padding = per_dimension(type(self).__name__, "padding", padding, 2 * self.dims)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.pad(x, self.padding, self.mode)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding, self.mode)
 
     def extra_repr(self) -> str:
         return str(self.padding)
@@ -162,8 +162,8 @@ class ConstantPad1d(_Pad):
         super().__init__(padding)
         self.value = value
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.pad(x, self.padding, "constant", self.value)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding, "constant", self.value)
 
     def extra_repr(self) -> str:
         return f"padding={self.padding}, value={self.value}"

@@ -409,19 +409,25 @@ class one_hot(Composite):
 
 
 def searchsorted(ordered: Any, values: Any, right: bool = False) -> Any:
-    """For each value the first position in a 1-D ascending tensor before which it can be inserted (int64).
+    """For each value the first position in an ascending vector before which it can be inserted (int64).
 
-    Bisection: as many reads for each value as the largest position has bits.
+    Of several vectors (*batch, n) each has its own values (*batch, m).  Bisection: as many reads for each value as the largest
+    position has bits.
     """
-    if len(ordered.shape) != 1:
-        raise ValueError(f"searchsorted: the ordered values must be 1-D, got shape {shown(ordered.shape)}")
-    n = ordered.shape[0]
+    rank = len(ordered.shape)
+    if not rank or (rank > 1 and tuple(ordered.shape[:-1]) != tuple(values.shape[:-1])):
+        raise ValueError(
+            f"searchsorted: ordered values must be a vector, or (*batch, n) for values (*batch, m), got shapes "
+            f"{shown(ordered.shape)} and {shown(values.shape)}"
+        )
+    n = ordered.shape[rank - 1]
+    read = take if rank == 1 else gather
     first = full(shape=tuple(values.shape), value=0, dtype=int64, like=values)
     last, reach = first + number_of(first, n), 1
     while reach <= n:
         reach *= 2
         middle = (first + last) // 2
-        seen = take(ordered, where(middle < last, middle, 0), axis=0)
+        seen = read(ordered, where(middle < last, middle, 0), axis=rank - 1)
         before = ~(seen > values) if right else ~(seen >= values)  # of a NaN too: it belongs at the end
         before = before & (middle < last)
         first, last = where(before, middle + 1, first), where(before, last, middle)

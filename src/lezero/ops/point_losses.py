@@ -247,7 +247,7 @@ class bce_loss(PointLoss):
 
 @op("kl_div")
 class kl_div(PointLoss):
-    """Kullback-Leibler divergence, ``target * (log(target) - x)``, of log-probabilities x; 0 where the target is 0.
+    """Kullback-Leibler divergence, ``target * (log(target) - x)``, of log-probabilities x; 0 where the target is 0, NaN below.
 
     Parameters
     ----------
@@ -264,16 +264,17 @@ class kl_div(PointLoss):
     def value(x, target, log_target):
         if log_target:
             return exp(target) * (target - x)
-        positive = target > 0
-        return where(positive, target * log(where(positive, target, 1)), 0) - target * x
+        none = target == 0
+        return where(none, 0, target * log(where(none, 1, target))) - target * x
 
     def numpy_value(x, target, log_target):
         if log_target:
             return np.exp(target) * (target - x)
-        return np.where(target > 0, target * np.log(np.where(target > 0, target, 1)), 0) - target * x
+        with np.errstate(invalid="ignore"):
+            return np.where(target == 0, 0, target * np.log(np.where(target == 0, 1, target))) - target * x
 
     def slopes(x, target, log_target):
         if log_target:
             return -exp(target), exp(target) * (target - x + 1)
-        positive = target > 0
-        return -target, where(positive, log(where(positive, target, 1)) + 1, 0) - x
+        none = target == 0
+        return -target, where(none, 0, log(where(none, 1, target)) + 1) - x

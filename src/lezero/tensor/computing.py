@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,29 @@ class Pair(tuple):
 
     values = property(lambda self: self[0])
     indices = property(lambda self: self[1])
+
+
+def also_of_scalars(method: Callable) -> Callable:
+    """`method` along a dimension, which takes tensors without dimensions as vectors of one element."""
+
+    @wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.ndim:
+            return method(self, *args, **kwargs)
+        named = {name: _as_vector(value) for name, value in kwargs.items()}
+        return _without_first(method(_as_vector(self), *map(_as_vector, args), **named))
+
+    return call
+
+
+def _as_vector(value: Any) -> Any:
+    return value.reshape(1) if isinstance(value, Core) and not value.ndim else value
+
+
+def _without_first(result: Any) -> Any:
+    if isinstance(result, Pair):
+        return Pair(*map(_without_first, result))
+    return result.reshape(result.shape[1:]) if result.ndim else result
 
 
 class Computing(Core):
@@ -67,14 +91,21 @@ class Computing(Core):
         return self._reduce("min", dim, keepdim)
 
     def var(
-        self, dim: Axes = None, correction: float = 1, keepdim: bool = False, unbiased: bool | None = None
+        self, dim: Axes = None, correction: float | None = 1, keepdim: bool = False, unbiased: bool | None = None
     ) -> Tensor:
-        return self._reduce("var", dim, keepdim, correction=correction if unbiased is None else int(unbiased))
+        return self._spread("var", dim, correction, keepdim, unbiased)
 
     def std(
-        self, dim: Axes = None, correction: float = 1, keepdim: bool = False, unbiased: bool | None = None
+        self, dim: Axes = None, correction: float | None = 1, keepdim: bool = False, unbiased: bool | None = None
     ) -> Tensor:
-        return self._reduce("std", dim, keepdim, correction=correction if unbiased is None else int(unbiased))
+        return self._spread("std", dim, correction, keepdim, unbiased)
+
+    def _spread(self, name: str, dim: Any, correction: Any, keepdim: bool, unbiased: bool | None) -> Tensor:
+        if isinstance(dim, bool):  # PyTorch's var(unbiased)
+            dim, unbiased = None, dim
+        if unbiased is not None or correction is None:
+            correction = int(unbiased is not False)
+        return self._reduce(name, dim, keepdim, correction=correction)
 
     def any(self, dim: Axes = None, keepdim: bool = False) -> Tensor:
         return self._reduce("any", dim, keepdim)
@@ -85,11 +116,11 @@ class Computing(Core):
     def logsumexp(self, dim: Axes, keepdim: bool = False) -> Tensor:
         return self._reduce("logsumexp", dim, keepdim)
 
-    def norm(self, p: Any = 2, dim: Axes = None, keepdim: bool = False) -> Tensor:
-        if p == "fro":
+    def norm(self, p: Any = 2, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+        if p is None or p == "fro":
             p = 2
         need_real("norm: p", p)
-        return self._reduce("norm", dim, keepdim, p=p)
+        return self._as(dtype, lambda x: x._reduce("norm", dim, keepdim, p=p))
 
     def argmax(self, dim: int | None = None, keepdim: bool = False) -> Tensor:
         return self._reduce("argmax", dim, keepdim)
@@ -97,13 +128,13 @@ class Computing(Core):
     def argmin(self, dim: int | None = None, keepdim: bool = False) -> Tensor:
         return self._reduce("argmin", dim, keepdim)
 
-    def max(self, dim: Any = None, keepdim: bool = False) -> Any:
+    def max(self, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
         """The largest element; with `dim`, (values, indices); with a tensor, the element-wise maximum."""
-        return self._extreme("max", "argmax", "maximum", dim, keepdim)
+        return self._extreme("max", "argmax", "maximum", dim if other is None else other, keepdim)
 
-    def min(self, dim: Any = None, keepdim: bool = False) -> Any:
+    def min(self, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
         """The smallest element; with `dim`, (values, indices); with a tensor, the element-wise minimum."""
-        return self._extreme("min", "argmin", "minimum", dim, keepdim)
+        return self._extreme("min", "argmin", "minimum", dim if other is None else other, keepdim)
 
     def _extreme(self, reduce: str, arg: str, binary: str, dim: Any, keepdim: bool) -> Any:
         if isinstance(dim, Core):
@@ -125,56 +156,87 @@ class Computing(Core):
         axis = normalize_axis("log_softmax", dim, self.ndim)
         return self._as(dtype, lambda x: record(OPS["log_softmax"], (x,), (axis,)))
 
-    def cumsum(self, dim: int) -> Tensor:
-        op = OPS["cumsum"]
-        return record(op, (self,), op.bind({"axis": normalize_axis("cumsum", dim, self.ndim)}))
+    @also_of_scalars
+    def cumsum(self, dim: int, dtype: Any = None) -> Tensor:
+        return self._as(dtype, lambda x: x._scan("cumsum", dim))
 
-    def cumprod(self, dim: int) -> Tensor:
-        op = OPS["cumprod"]
-        return record(op, (self,), op.bind({"axis": normalize_axis("cumprod", dim, self.ndim)}))
+    @also_of_scalars
+    def cumprod(self, dim: int, dtype: Any = None) -> Tensor:
+        return self._as(dtype, lambda x: x._scan("cumprod", dim))
 
-    def gather(self, dim: int, index: Tensor) -> Tensor:
+    def _scan(self, name: str, dim: int) -> Tensor:
+        op = OPS[name]
+        return record(op, (self,), op.bind({"axis": normalize_axis(name, dim, self.ndim)}))
+
+    def gather(self, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
         """The elements along `dim` at `index`, position by position."""
-        return record(OPS["gather"], (self, index), (self._indexed("gather", dim, index),))
+        axis = self._indexed("gather", dim, index)
+        if self.ndim and (index.ndim == self.ndim or index.numel()):
+            return record(OPS["gather"], (self, index), (axis,))
+        if not index.numel():  # which PyTorch takes whatever its rank
+            return full(index.shape, 0, dtype=self.dtype)
+        if index.ndim > 1:
+            raise ValueError(
+                f"gather: an index of shape {tuple(map(int, index.shape))} does not fit a tensor of shape ()"
+            )
+        return record(OPS["gather"], (self.reshape(1), index.reshape(-1)), (0,)).reshape(index.shape)
 
     def _indexed(self, name: str, dim: int, index: Tensor) -> int:
         """The dimension that is indexed; positions out of range are refused, here or by the run that computes them."""
         axis = normalize_axis(name, dim, self.ndim)
         if not isinstance(index, Core):
             raise TypeError(f"{name}: the index is a tensor of integers, got a {type(index).__name__}")
-        if self.ndim:
-            expect(index, self.shape[axis], of_dimension(axis, name))
+        expect(index, self.shape[axis] if self.ndim else 1, of_dimension(axis, name))
         return axis
 
-    take_along_dim = lambda self, indices, dim: self.gather(dim, indices)
-
+    @also_of_scalars
     def index_select(self, dim: int, index: Tensor) -> Tensor:
-        return record(OPS["take"], (self, index), (self._indexed("index_select", dim, index),))
+        axis = self._indexed("index_select", dim, index)
+        if index.ndim > 1:
+            raise ValueError(f"index_select: the index is a vector, got shape {tuple(map(int, index.shape))}")
+        return record(OPS["take"], (self, index.reshape(-1)), (axis,))
 
+    @also_of_scalars
     def scatter_add(self, dim: int, index: Tensor, src: Tensor) -> Tensor:
-        return record(OPS["scatter_add"], (self, index, src), (self._indexed("scatter_add", dim, index),))
+        axis = self._indexed("scatter_add", dim, index)
+        if self.dtype.kind == "b":
+            return self.to(np.uint8).scatter_add(dim, index, src.to(np.uint8)).ne(0)
+        return record(OPS["scatter_add"], (self, index, _as_large(src, index)), (axis,))
 
-    def scatter(self, dim: int, index: Tensor, src: Any) -> Tensor:
+    @also_of_scalars
+    def scatter(
+        self, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
+    ) -> Tensor:
+        """With `src` (or one `value`) at `index` along `dim`; `reduce` adds to or multiplies what is there."""
+        src = value if src is None else src
         if not isinstance(src, Core):
             src = full(index.shape, src, dtype=self.dtype)
-        return record(OPS["scatter"], (self, index, src), (self._indexed("scatter", dim, index),))
+        if reduce is not None:
+            return self._combined(dim, index, src, reduce)
+        axis = self._indexed("scatter", dim, index)
+        return record(OPS["scatter"], (self, index, _as_large(src, index)), (axis,))
 
+    def _combined(self, dim: int, index: Tensor, src: Tensor, reduce: str) -> Tensor:
+        if reduce not in ("add", "multiply"):
+            raise ValueError(f"scatter: reduce is None, 'add' or 'multiply', got {reduce!r}")
+        return self.scatter_reduce(dim, index, src, "sum" if reduce == "add" else "prod")
+
+    @also_of_scalars
     def argsort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
         op = OPS["argsort"]
         return record(
             op, (self,), op.bind({"axis": normalize_axis("argsort", dim, self.ndim), "descending": descending})
         )
 
+    @also_of_scalars
     def sort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Pair:
         index = self.argsort(dim, descending)
-        return Pair(
-            record(OPS["gather"], (self, index), (normalize_axis("sort", dim, self.ndim),)) if self.ndim else self,
-            index,
-        )
+        return Pair(record(OPS["gather"], (self, index), (normalize_axis("sort", dim, self.ndim),)), index)
 
+    @also_of_scalars
     def topk(self, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Pair:
         d, k = normalize_axis("topk", dim, self.ndim), whole("topk: k", k, 0)
-        if k > (self.shape[d] if self.ndim else 1):
+        if k > self.shape[d]:
             raise ValueError(f"topk: k={k} is more than the extent {int(self.shape[d])} of dimension {dim}")
         index = self.argsort(d, largest).narrow(d, 0, k)
         return Pair(record(OPS["gather"], (self, index), (d,)), index)
@@ -182,7 +244,28 @@ class Computing(Core):
     def matmul(self, other: Tensor) -> Tensor:
         return record(OPS["matmul"], (self, other), ())
 
-    mm = bmm = dot = mv = matmul
+    # each takes tensors of its own rank only, and names its operand differently
+
+    def mm(self, mat2: Tensor) -> Tensor:
+        return self._product("mm", 2, mat2, 2)
+
+    def bmm(self, mat2: Tensor) -> Tensor:
+        if self.ndim == mat2.ndim == 3 and self.shape[0] != mat2.shape[0]:
+            raise ValueError(f"bmm: batches of one size are needed, got {int(self.shape[0])} and {int(mat2.shape[0])}")
+        return self._product("bmm", 3, mat2, 3)
+
+    def dot(self, tensor: Tensor) -> Tensor:
+        return self._product("dot", 1, tensor, 1)
+
+    def mv(self, vec: Tensor) -> Tensor:
+        return self._product("mv", 2, vec, 1)
+
+    def _product(self, name: str, rank: int, other: Tensor, rank_of_other: int) -> Tensor:
+        if self.ndim != rank or other.ndim != rank_of_other:
+            raise ValueError(
+                f"{name}: tensors of {rank} and {rank_of_other} dimensions are needed, got {self.ndim} and {other.ndim}"
+            )
+        return record(OPS["matmul"], (self, other), ())
 
     def tril(self, diagonal: int = 0) -> Tensor:
         return record(OPS["tril"], (self,), (whole("tril: diagonal", diagonal),))
@@ -195,3 +278,10 @@ class Computing(Core):
 
     def allclose(self, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
         return bool(np.allclose(self.numpy(), other.numpy(), rtol, atol, equal_nan))
+
+
+def _as_large(src: Tensor, index: Tensor) -> Tensor:
+    """As much of `src` as the index has positions for."""
+    if src.ndim != index.ndim or all(n <= d for n, d in zip(src.shape, index.shape)):
+        return src
+    return src[tuple(slice(0, n) for n in index.shape)]

@@ -132,11 +132,17 @@ class Core(Operand, Handle):
     # -- dtype and place ---
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """With another dtype or on another device: ``t.to(lz.float16)``, ``t.to("cpu")``, ``t.to(other)``."""
+        """With another dtype or on another device: ``t.to(lz.float16)``, ``t.to("cpu")``, ``t.to(other)``.
+
+        The tensor itself where that changes nothing, unless `copy` (after `non_blocking`, where given by position).
+        """
         dtype, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
-        kwargs.pop("non_blocking", None), kwargs.pop("copy", None), kwargs.pop("memory_format", None)
+        kwargs.pop("non_blocking", None), kwargs.pop("memory_format", None)
+        copy = kwargs.pop("copy", False)
         if kwargs:
             raise TypeError(f"to: unknown argument {', '.join(kwargs)}")
+        flags = [a for a in args if isinstance(a, bool)]
+        copy = flags[1] if len(flags) > 1 else copy
         for a in args:
             if isinstance(a, Core):
                 dtype, device = a.dtype, a.device
@@ -150,7 +156,8 @@ class Core(Operand, Handle):
             raise ValueError(
                 f"to: there is no device {device!r} here; backends installed bring theirs, this one has 'cpu'"
             )
-        return self if dtype is None else self._cast(as_dtype(dtype))
+        moved = self if dtype is None else self._cast(as_dtype(dtype))
+        return moved.clone() if copy and moved is self else moved
 
     def _cast(self, dtype: DType) -> Any:
         return self if self.dtype is dtype else record(OPS["cast"], (self,), (dtype,))

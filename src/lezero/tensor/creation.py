@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import reprlib
 from collections.abc import Sequence
-from math import prod
+from math import isfinite, prod
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -236,23 +237,44 @@ empty_like = zeros_like
 def arange(
     start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """start, start + step, … before `end`."""
+    """start, start + step, … before `end`; for an integer `dtype`, floats are cut off first.
+
+    Raises
+    ------
+    ValueError
+        For a step of 0 or away from the end, and for ends that are infinite or NaN.
+    """
     if end is None:
         start, end = 0, start
-    for name, value in (("start", start), ("end", end), ("step", step)):
-        if not isinstance(value, (int, float)):
-            need_real(f"arange: {name}", value)
+    start, end, step = (
+        _one_number(f"arange: {name}", value) for name, value in zip(("start", "end", "step"), (start, end, step))
+    )
+    if any(isinstance(v, float) and not isfinite(v) for v in (start, end, step)):
+        raise ValueError(f"arange: start, end and step are finite, got {start}, {end} and {step}")
+    if (end - start) * step < 0:
+        raise ValueError(f"arange: a step of {step} does not lead from {start} to {end}")
     if dtype is None:
         dtype = dt.default_dtype() if any(isinstance(v, float) for v in (start, end, step)) else dt.int64
+    elif as_dtype(dtype).kind in "iu":
+        start, end, step = (int(v) if isinstance(v, float) else v for v in (start, end, step))
     return _source("arange", dtype, requires_grad, device, start=start, stop=end, step=step)
 
 
+def _one_number(name: str, value: Any) -> Any:
+    """A real number, of Python or as a tensor of one element."""
+    if isinstance(value, Core):
+        return value.item()  # type: ignore[attr-defined]
+    if not isinstance(value, (int, float)):
+        need_real(name, value)
+    return value
+
+
 def linspace(
-    start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
+    """`steps` numbers evenly spaced from `start` to `end`, both included (numbers, or tensors of one element)."""
     steps = whole("linspace: steps", steps, 0)
-    need_real("linspace: start", start)
-    need_real("linspace: end", end)
+    start, end = _one_number("linspace: start", start), _one_number("linspace: end", end)
     return _source(
         "linspace", dtype or dt.default_dtype(), requires_grad, device, start=float(start), stop=float(end), steps=steps
     )
@@ -332,7 +354,10 @@ def randint_like(t: Tensor, low: int, high: Any = None, *, dtype: Any = None, de
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
-    """Join along an existing dimension (`axis` is another name for it); dtypes that differ are promoted."""
+    """Join along an existing dimension (`axis` is another name for it); dtypes that differ are promoted.
+
+    Vectors of no elements are left out beside tensors of more dimensions, as in PyTorch.
+    """
     tensors = tuple(tensors)
     if not tensors:
         raise ValueError("cat: at least one tensor is needed")
@@ -341,6 +366,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> 
     if len(dtypes := dict.fromkeys(t.dtype for t in tensors)) > 1:
         wide = functools.reduce(dt.promote, dtypes)
         tensors = tuple(t._cast(wide) for t in tensors)
+    if len({t.ndim for t in tensors}) > 1:
+        tensors = tuple(t for t in tensors if t.ndim != 1 or t.shape[0])
     return record(OPS["concatenate"], tensors, (normalize_axis("cat", dim, tensors[0].ndim),))
 
 
@@ -363,8 +390,11 @@ def _need_tensors(name: str, tensors: tuple) -> None:
             raise TypeError(f"{name}: tensors are joined, number {i} is a {kind_of(t)}")
 
 
-def where(condition: Tensor, x: Any, y: Any) -> Tensor:
-    """x where `condition` holds, y elsewhere."""
+def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+    """`input` where `condition` holds, `other` elsewhere; without both, where it holds, as ``nonzero(as_tuple=True)``."""
+    if input is None and other is None:
+        return condition.nonzero(as_tuple=True)
+    x, y = input, other
     if isinstance(x, Core) is not isinstance(y, Core):
         number, t = (y, x) if isinstance(x, Core) else (x, y)
         if type(number) is int:
@@ -373,12 +403,31 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
 
 
 def einsum(equation: str, *operands: Tensor) -> Tensor:
-    """Sums of products over named dimensions, as in NumPy."""
+    """Sums of products over named dimensions, as in NumPy: ``einsum('ij,jk->ik', a, b)``, or
+    ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` with numbers for the letters."""
+    if isinstance(equation, Core) and operands and isinstance(operands[0], (list, tuple)):
+        equation, operands = _with_letters((equation, *operands))
+    elif len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
     if not isinstance(equation, str):
         raise TypeError(
             f"einsum: the equation comes first, as in einsum('ij,jk->ik', a, b); got a {type(equation).__name__}"
         )
     return record(OPS["einsum"], operands, OPS["einsum"].bind({"equation": equation}))
+
+
+def _with_letters(given: tuple) -> tuple[str, tuple]:
+    """Equation and operands of einsum's other form."""
+    written = ",".join(map(_letters, given[1 : len(given) // 2 * 2 : 2]))
+    if len(given) % 2:
+        written += "->" + _letters(given[-1])
+    return written, given[: len(given) // 2 * 2 : 2]
+
+
+def _letters(places: Any) -> str:
+    if not isinstance(places, (list, tuple)) or not all(p is Ellipsis or 0 <= p < 52 for p in places):
+        raise TypeError(f"einsum: a list of numbers from 0 to 51 (or ...) follows each tensor, got {places!r}")
+    return "".join("..." if p is Ellipsis else ascii_letters[p] for p in places)
 
 
 class New(Core):

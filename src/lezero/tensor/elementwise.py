@@ -104,7 +104,6 @@ class Elementwise(Core):
     sqrt, sqrt_ = _unary("sqrt")
     rsqrt, rsqrt_ = _unary("rsqrt")
     reciprocal, reciprocal_ = _unary("reciprocal")
-    square, square_ = _unary("square")
     sin, sin_ = _unary("sin")
     cos, cos_ = _unary("cos")
     tan, tan_ = _unary("tan")
@@ -122,7 +121,6 @@ class Elementwise(Core):
     sigmoid, sigmoid_ = _unary("sigmoid")
     floor, floor_ = _unary("floor")
     ceil, ceil_ = _unary("ceil")
-    round, round_ = _unary("round")
     trunc, trunc_ = _unary("trunc")
     frac, frac_ = _unary("frac")
     isnan, isnan_ = _unary("isnan")
@@ -194,6 +192,19 @@ class Elementwise(Core):
     def _is_whole(self) -> bool:
         return self.dtype.kind in "biu"
 
+    def square(self) -> Tensor:
+        """Each element times itself; bools become int64."""
+        return record(OPS["square"], (self.long() if self.dtype.kind == "b" else self,), ())
+
+    def round(self, *, decimals: int = 0) -> Tensor:
+        """The nearest integers, or multiples of ``10 ** -decimals``; half-way to even."""
+        if decimals == 0:
+            return record(OPS["round"], (self,), ())
+        if not self.is_floating_point():
+            raise TypeError(f"round: decimals are for floating dtypes, got {self.dtype.name}")
+        scale = 10.0 ** abs(decimals)
+        return (self * scale).round() / scale if decimals > 0 else (self / scale).round() * scale
+
     def add(self, other: Any, *, alpha: Any = 1) -> Tensor:
         """``self + alpha * other``."""
         return self + (other if alpha == 1 else other * alpha)
@@ -202,13 +213,15 @@ class Elementwise(Core):
         """``self - alpha * other``."""
         return self - (other if alpha == 1 else other * alpha)
 
-    def addcmul(self, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
-        """``self + value * a * b``."""
-        return self + (a * b if value == 1 else a * b * value)
+    def addcmul(self, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
+        """``self + value * tensor1 * tensor2``."""
+        product = tensor1 * tensor2
+        return self + (product if value == 1 else product * value)
 
-    def addcdiv(self, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
-        """``self + value * a / b``."""
-        return self + (a / b if value == 1 else a / b * value)
+    def addcdiv(self, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
+        """``self + value * tensor1 / tensor2``."""
+        quotient = tensor1 / tensor2
+        return self + (quotient if value == 1 else quotient * value)
 
     def lerp(self, end: Tensor, weight: Any) -> Tensor:
         """``self + weight * (end - self)``."""
@@ -235,7 +248,14 @@ class Elementwise(Core):
     clip = clamp
 
     def masked_fill(self, mask: Tensor, value: Any) -> Tensor:
-        """`value` where `mask` (bool, broadcast) is True."""
+        """`value` (a number, or a tensor without dimensions) where `mask` (bool, broadcast) is True."""
+        if isinstance(value, Core) and value.ndim:
+            raise ValueError(
+                f"masked_fill: a value without dimensions is needed, got shape {tuple(map(int, value.shape))}"
+            )
+        is_complex = isinstance(value, complex) or (isinstance(value, Core) and value.is_complex())
+        if is_complex and not self.is_complex():
+            raise TypeError(f"masked_fill: complex numbers do not fit {self.dtype.name}")
         if self.dtype.kind in "iu":
             need_fit("masked_fill", value, self.dtype)
         return record(OPS["where"], (mask, value, self), ())._cast(self.dtype)
@@ -243,7 +263,7 @@ class Elementwise(Core):
     def where(self, condition: Tensor, other: Any) -> Tensor:
         return record(OPS["where"], (condition, self, other), ())
 
-    div_ = in_place(div)
+    div_, square_, round_ = in_place(div), in_place(square), in_place(round)
     add_, sub_, addcmul_, addcdiv_ = in_place(add), in_place(sub), in_place(addcmul), in_place(addcdiv)
     lerp_, pow_, clamp_, masked_fill_ = in_place(lerp), in_place(pow), in_place(clamp), in_place(masked_fill)
     clip_ = clamp_

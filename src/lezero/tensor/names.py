@@ -39,6 +39,13 @@ class Names(Core):
     is_mkldnn = _never("Never: layouts in memory are the schedule's.")
     is_ipu = is_maia = is_mps = is_mtia = is_vulkan = is_xla = is_xpu = _never("Never: there is no such device.")
 
+    name = property(lambda self: None, doc="None: no value has a name.")
+    grad_dtype = property(lambda self: self.dtype, doc="The dtype of gradients: the tensor's own.")
+
+    def module_load(self, other: Tensor, assign: bool = False) -> Tensor:
+        """What a module holds after `other` is loaded into this: `other`."""
+        return other
+
     def get_device(self) -> int:
         """The number of the device, -1 for the CPU."""
         index = self.device.index
@@ -98,7 +105,8 @@ _ELSEWHERE = {
     "apply_ map_ map2_": "functions of single elements cannot be compiled; use operations on whole tensors",
     "to_sparse to_dense coalesce indices values": "all tensors are dense",
     "eig symeig solve lstsq": "PyTorch has removed it; lz.linalg has eig, eigh, solve and lstsq",
-    "lu lu_solve geqrf orgqr ormqr": "there is no such decomposition yet; lz.linalg has solve, inv and qr",
+    "index": "dimensions have positions and no names; x[...] and index_select take elements",
+    "hash_tensor": "hashlib takes the bytes of x.numpy(); equal() and allclose() compare values",
     "cuda": "x.to(device) moves it; lz.device.devices() lists the devices there are",
     "pin_memory": "it is only needed for copies to a GPU; leave it out",
     "share_memory_": "the DataLoader's workers hand tensors over by themselves; leave it out",

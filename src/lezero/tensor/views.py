@@ -112,6 +112,10 @@ class Views(Core):
         dst = [
             normalize_axis("movedim", a, n) for a in ([destination] if isinstance(destination, int) else destination)
         ]
+        if len(src) != len(dst) or len(set(src)) != len(src) or len(set(dst)) != len(dst):
+            raise ValueError(
+                f"movedim: as many different dimensions to as from are needed, got {source} and {destination}"
+            )
         order: list = [None] * n
         for s, d in zip(src, dst):
             order[d] = s
@@ -130,8 +134,8 @@ class Views(Core):
     def expand_as(self, other: Tensor) -> Tensor:
         return self.expand(other.shape)
 
-    def broadcast_to(self, shape: Sequence[int]) -> Tensor:
-        return self.expand(*shape)
+    def broadcast_to(self, *size: Any, shape: Sequence[int] | None = None) -> Tensor:
+        return self.expand(*(size if shape is None else (shape,)))
 
     def squeeze(self, dim: Any = None) -> Tensor:
         s = self.shape
@@ -147,6 +151,13 @@ class Views(Core):
 
     def narrow(self, dim: int, start: int, length: int) -> Tensor:
         d = normalize_axis("narrow", dim, self.ndim)
+        if not self.ndim:
+            raise ValueError("narrow: a tensor of one dimension or more is needed")
+        if not -self.shape[d] <= start <= self.shape[d]:
+            raise IndexError(
+                f"narrow: start {start} is out of range for the extent {int(self.shape[d])} of dimension {d}"
+            )
+        start = start + self.shape[d] if start < 0 else start
         index: list[Any] = [slice(None)] * self.ndim
         index[d] = slice(start, start + length)
         part = self[tuple(index)]
@@ -161,10 +172,14 @@ class Views(Core):
         at[normalize_axis("select", dim, self.ndim)] = index
         return self[tuple(at)]
 
-    def flip(self, *dims: Any) -> Tensor:
-        return record(OPS["flip"], (self,), (normalize_axes("flip", _sizes(dims), self.ndim),))
+    def flip(self, *args: Any, dims: Any = None) -> Tensor:
+        """Turned round along the dimensions given, one by one or together."""
+        order = _sizes(args if dims is None else (dims,))
+        return record(OPS["flip"], (self,), (normalize_axes("flip", order, self.ndim),))
 
-    def split(self, size: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    def split(self, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
+        """In parts of one size, the last perhaps smaller, or of the sizes given."""
+        size = split_size
         d = normalize_axis("split", dim, self.ndim)
         total = int(self.shape[d])
         if isinstance(size, (tuple, list)):

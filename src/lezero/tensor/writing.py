@@ -7,7 +7,7 @@ from math import log1p, pi
 from typing import TYPE_CHECKING, Any, Self
 
 from lezero.arguments import need_number, need_real
-from lezero.graph.dtype import float64
+from lezero.graph.dtype import float64, iinfo
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes
 from lezero.runtime.recorder import assign, record
@@ -16,6 +16,9 @@ from lezero.tensor.creation import need_fit, rand, randint, randn, tensor
 
 if TYPE_CHECKING:
     from lezero.tensor import Tensor
+
+
+_LARGEST = {"bool": 2, "float16": 2**11 + 1, "bfloat16": 2**8 + 1, "float32": 2**24 + 1, "float64": 2**53 + 1}
 
 
 def in_place(method: Callable) -> Callable:
@@ -116,7 +119,9 @@ class Writing(Core):
         u = rand(*self.shape, dtype=float64, generator=generator)
         return self._set(((-u).log1p() / log1p(-p)).floor()._cast(self.dtype) + 1)
 
-    def random_(self, low: int, high: int | None = None, generator: Any = None) -> Self:
-        """Integers from `low` (0 if left out) to `high` - 1."""
+    def random_(self, low: int | None = None, high: int | None = None, generator: Any = None) -> Self:
+        """Integers from `low` (0 if left out) to `high` - 1; without both, all of 0 or more that the dtype holds exactly."""
+        if low is None:
+            low, high = 0, _LARGEST.get(self.dtype.name) or min(iinfo(self.dtype).max, 2**63 - 2) + 1
         low, high = (0, low) if high is None else (low, high)
         return self._set(randint(low, high, tuple(self.shape), generator=generator)._cast(self.dtype))

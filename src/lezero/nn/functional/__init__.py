@@ -33,9 +33,23 @@ from lezero.nn.functional.activation import (
 )
 from lezero.nn.functional.attention import scaled_dot_product_attention
 from lezero.nn.functional.bags import embedding_bag
-from lezero.nn.functional.convolution import bilinear, conv1d, conv2d, conv_transpose2d, linear
+from lezero.nn.functional.bins import (
+    adaptive_avg_pool3d,
+    adaptive_max_pool1d,
+    adaptive_max_pool1d_with_indices,
+    adaptive_max_pool2d,
+    adaptive_max_pool2d_with_indices,
+    adaptive_max_pool3d,
+    adaptive_max_pool3d_with_indices,
+    fractional_max_pool2d,
+    fractional_max_pool2d_with_indices,
+    fractional_max_pool3d,
+    fractional_max_pool3d_with_indices,
+)
+from lezero.nn.functional.convolution import bilinear, conv1d, conv2d, linear
 from lezero.nn.functional.ctc import ctc_loss
 from lezero.nn.functional.dropout import alpha_dropout, dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout
+from lezero.nn.functional.grouped import grouped_mm
 from lezero.nn.functional.interpolation import interpolate
 from lezero.nn.functional.loss import (
     binary_cross_entropy,
@@ -79,8 +93,6 @@ from lezero.nn.functional.patches import fold, unfold
 from lezero.nn.functional.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
-    adaptive_max_pool1d,
-    adaptive_max_pool2d,
     avg_pool1d,
     avg_pool2d,
     max_pool1d,
@@ -92,6 +104,7 @@ from lezero.nn.functional.renamed import (
     conv_tbc,
     max_pool1d_with_indices,
     max_pool2d_with_indices,
+    max_pool3d_with_indices,
     native_channel_shuffle,
     pdist,
     upsample,
@@ -101,13 +114,25 @@ from lezero.nn.functional.renamed import (
 from lezero.nn.functional.sampling import affine_grid, grid_sample
 from lezero.nn.functional.shuffle import channel_shuffle, pixel_shuffle, pixel_unshuffle
 from lezero.nn.functional.sparse import embedding, one_hot
-from lezero.nn.functional.volumes import avg_pool3d, conv3d, conv_transpose1d, conv_transpose3d, max_pool3d
+from lezero.nn.functional.volumes import (
+    avg_pool3d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+    max_pool3d,
+)
 
 __all__ = [
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
     "adaptive_max_pool1d",
+    "adaptive_max_pool1d_with_indices",
     "adaptive_max_pool2d",
+    "adaptive_max_pool2d_with_indices",
+    "adaptive_max_pool3d",
+    "adaptive_max_pool3d_with_indices",
     "affine_grid",
     "alpha_dropout",
     "avg_pool1d",
@@ -141,11 +166,16 @@ __all__ = [
     "embedding_bag",
     "feature_alpha_dropout",
     "fold",
+    "fractional_max_pool2d",
+    "fractional_max_pool2d_with_indices",
+    "fractional_max_pool3d",
+    "fractional_max_pool3d_with_indices",
     "gaussian_nll_loss",
     "gelu",
     "glu",
     "grid_sample",
     "group_norm",
+    "grouped_mm",
     "gumbel_softmax",
     "hardshrink",
     "hardsigmoid",
@@ -175,6 +205,7 @@ __all__ = [
     "max_pool2d",
     "max_pool2d_with_indices",
     "max_pool3d",
+    "max_pool3d_with_indices",
     "max_unpool1d",
     "max_unpool2d",
     "max_unpool3d",

@@ -97,6 +97,8 @@ def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x moved towards 0 by lambd, and 0 if it would pass it"""
+    if lambd < 0:
+        raise ValueError(f"softshrink: lambd is 0 or more, got {lambd}")
     return act.softshrink(input, limit=float(lambd))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lezero.nn.functional.dropout import check_probability
 from lezero.ops import attention
+from lezero.ops.base import broadcast_shapes
 from lezero.runtime import random_key
 from lezero.runtime.recorder import record
 from lezero.tensor import Tensor, ones, zeros_like
@@ -36,6 +37,10 @@ def scaled_dot_product_attention(
     """
     if is_causal and attn_mask is not None:
         raise ValueError("scaled_dot_product_attention: is_causal and attn_mask exclude each other")
+    if not enable_gqa and (
+        query.ndim != key.ndim or tuple(query.shape[:-2]) != tuple(key.shape[:-2]) or key.ndim != value.ndim
+    ):
+        query, key, value = _one_batch(query, key, value)
     if not enable_gqa and query.ndim > 2 and query.shape[-3] != key.shape[-3]:
         raise ValueError(
             f"scaled_dot_product_attention: {int(query.shape[-3])} query heads and {int(key.shape[-3])} key heads need enable_gqa=True"
@@ -46,6 +51,15 @@ def scaled_dot_product_attention(
     blocks = attention.blocks_of(query.shape[-2], key.shape[-2])
     operands = (query, key, value, *random, *mask)
     return record(attention.attention, operands, (is_causal, scale, blocks, float(dropout_p)))
+
+
+def _one_batch(*operands: Tensor) -> tuple[Tensor, ...]:
+    """Operands with the batch dimensions that all broadcast to; as they are where they do not, which is refused later."""
+    try:
+        lead = broadcast_shapes("scaled_dot_product_attention", *(t.shape[:-2] for t in operands))
+    except ValueError:
+        return operands
+    return tuple(t.expand(*lead, *t.shape[-2:]) for t in operands)
 
 
 def attention_weights(

@@ -33,12 +33,10 @@ def embedding_bag(
     sparse : gradients are dense either way
     per_sample_weights : the shape of `input`, what each row is multiplied by; for sums
     padding_idx : this row counts nowhere, and gets no gradient
-    scale_grad_by_freq : not there, an error
+    scale_grad_by_freq : divide each row's gradient by how often it is looked up here
     """
     if mode not in ("sum", "mean", "max"):
         raise ValueError(f"embedding_bag: mode is 'sum', 'mean' or 'max', got {mode!r}")
-    if scale_grad_by_freq:
-        raise ValueError("embedding_bag: scale_grad_by_freq is not there yet")
     if per_sample_weights is not None and (mode != "sum" or tuple(per_sample_weights.shape) != tuple(input.shape)):
         raise ValueError(
             f"embedding_bag: per_sample_weights go with mode 'sum' and have the input's shape {tuple(input.shape)}, got mode "
@@ -50,7 +48,7 @@ def embedding_bag(
             f"{'without' if offsets is None else 'with'} offsets"
         )
     counts = None if padding_idx is None else input != padding_idx % int(weight.shape[0])
-    rows = embedding(input, weight, padding_idx, max_norm, norm_type)
+    rows = embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
     if offsets is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from lezero.nn.functional.geometry import batched, per_dimension
 from lezero.ops import matmul as products
-from lezero.ops.conv import conv2d_input_grad, convolution
+from lezero.ops.conv import convolution
 from lezero.runtime.recorder import record
 from lezero.tensor import Tensor
 
@@ -100,12 +100,12 @@ def _conv(
     if x.ndim != n + 2:
         x, added = batched(f"conv{n}d", x, n + 2)
         if added and weight.ndim == n + 2:
-            _check_unbatched(f"conv{n}d", x, weight, int(weight.shape[1]) * groups)
+            check_unbatched(f"conv{n}d", x, weight, int(weight.shape[1]) * groups)
     y = record(convolution, (x, weight) if bias is None else (x, weight, bias), attrs)
     return y.squeeze(0) if added else y
 
 
-def _check_unbatched(name: str, x: Tensor, weight: Tensor, channels: int) -> None:
+def check_unbatched(name: str, x: Tensor, weight: Tensor, channels: int) -> None:
     """Say how an input without batch was read if it does not fit: it may be a batch without channels."""
     if x.shape[1] == channels:
         return
@@ -124,44 +124,3 @@ def _geometry(n: int, kernel: tuple[int, ...] | None, stride: Any, padding: Any,
     strides, dilations = per_dimension(name, "stride", stride, n), per_dimension(name, "dilation", dilation, n)
     pads = conv_padding(name, padding, kernel or (1,) * n, strides, dilations)
     return convolution.bind({"stride": strides, "padding": pads, "dilation": dilations, "groups": groups})
-
-
-def conv_transpose2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: IntOrTuple = 1,
-    padding: IntOrTuple = 0,
-    output_padding: IntOrTuple = 0,
-    groups: int = 1,
-    dilation: IntOrTuple = 1,
-) -> Tensor:
-    """Transposed convolution (the gradient of a convolution); weight (in, out / groups, kernel height, width)."""
-    name = "conv_transpose2d"
-    if weight.ndim != 4:
-        raise ValueError(
-            f"{name}: a weight of 4 dimensions (in, out / groups, height, width) is needed, got shape {tuple(weight.shape)}"
-        )
-    stride, dilation = per_dimension(name, "stride", stride, 2), per_dimension(name, "dilation", dilation, 2)
-    pads, extra = per_dimension(name, "padding", padding, 2), per_dimension(name, "output_padding", output_padding, 2)
-    if any(e >= max(s, d) for e, s, d in zip(extra, stride, dilation)):
-        raise ValueError(f"{name}: output_padding {extra} is below the stride {stride} or the dilation {dilation}")
-    x, added = batched(name, input, 4)
-    if added:
-        _check_unbatched(name, x, weight, int(weight.shape[0]))
-    extents = tuple(
-        (h - 1) * s - 2 * p + d * (k - 1) + e + 1
-        for h, s, p, d, k, e in zip(x.shape[2:], stride, pads, dilation, weight.shape[2:], extra)
-    )
-    y = conv2d_input_grad(
-        x,
-        weight,
-        input_shape=extents,
-        stride=stride,
-        padding=tuple((p, p) for p in pads),
-        dilation=dilation,
-        groups=groups,
-    )
-    if bias is not None:
-        y = y + bias.reshape(-1, 1, 1).to(y.dtype)
-    return y.squeeze(0) if added else y

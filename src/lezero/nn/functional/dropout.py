@@ -50,7 +50,7 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
 
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """The same for whole channels of (batch, channels, ...)."""
-    if input.ndim < 2:
+    if input.ndim < 2 and training and p:
         raise ValueError(
             f"feature_alpha_dropout: an input (batch, channels, ...) is needed, got shape {tuple(input.shape)}"
         )

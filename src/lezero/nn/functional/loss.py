@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 from lezero.ops import losses
+from lezero.ops.base import broadcast_shapes
 from lezero.runtime.bounds import expect_classes
 from lezero.runtime.recorder import _user_site
 from lezero.tensor import Tensor
@@ -108,11 +110,16 @@ def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta:
     return losses.smooth_l1_loss(input, target, reduction=reduction, beta=float(beta))
 
 
-def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+def huber_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
+) -> Tensor:
     """Half the squared error below `delta`, a straight line above it."""
     _same_shape("huber_loss", input, target)
     if delta <= 0:
         raise ValueError(f"huber_loss: delta is positive, got {delta}")
+    if weight is not None:
+        loss = losses.huber_loss(input, target, reduction="none", delta=float(delta))
+        return _weighted("huber_loss", loss, weight, reduction)
     return losses.huber_loss(input, target, reduction=reduction, delta=float(delta))
 
 
@@ -171,6 +178,9 @@ def gaussian_nll_loss(
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along `dim`; each norm counts as at least `eps`."""
+    if tuple(x1.shape) != tuple(x2.shape):
+        shape = broadcast_shapes("cosine_similarity", x1.shape, x2.shape)
+        x1, x2 = x1.expand(*shape), x2.expand(*shape)
     lengths = x1.norm(2, dim).clamp(eps) * x2.norm(2, dim).clamp(eps)
     return (x1 * x2).sum(dim) / lengths
 
@@ -212,11 +222,28 @@ def triplet_margin_loss(
 
     swap : the negative is as far as the nearer of anchor and positive (Balntas et al. 2016)
     """
+    need_margin("triplet_margin_loss", margin)
     far = pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = far.minimum(pairwise_distance(positive, negative, p, eps))
     gap = pairwise_distance(anchor, positive, p, eps) - far
     return _reduced("triplet_margin_loss", (gap + margin).clamp(0), reduction)
+
+
+def need_margin(name: str, margin: float) -> None:
+    if margin <= 0:
+        raise ValueError(f"{name}: the margin is greater than 0, got {margin}")
+
+
+@dataclass(frozen=True)
+class LinearCrossEntropyOptions:
+    """How PyTorch's :func:`linear_cross_entropy` goes through a batch in parts; here nothing follows from it."""
+
+    allow_retain_graph: bool = False
+    batch_chunk_size: int | None = None
+    chunking_method: str | None = "auto"
+    acc_policy: str = "auto"
+    acc_dtype: Any = None
 
 
 def linear_cross_entropy(
@@ -229,7 +256,7 @@ def linear_cross_entropy(
     reduction: str = "mean",
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
-    options: Any = None,
+    options: LinearCrossEntropyOptions | None = None,
 ) -> Tensor:
     """Cross-entropy of what a linear layer gives.
 
@@ -238,7 +265,7 @@ def linear_cross_entropy(
     input : (batch, features) or (features,)
     linear_weight : (classes, *positions, features); linear_bias (classes, *positions)
     target : (batch, *positions) of class indices, or probabilities of the logits' shape (batch, classes, *positions)
-    options : PyTorch's way to do it in parts; any is accepted, and none is needed
+    options : PyTorch's way to do it in parts; accepted, and not needed
     """
     from lezero.nn.functional.convolution import linear
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from math import pi
 
 from lezero.nn.functional.activation import logsigmoid, softplus
-from lezero.nn.functional.loss import _need_same_shape, _reduced, pairwise_distance
+from lezero.nn.functional.loss import _need_same_shape, _reduced, need_margin, pairwise_distance
 from lezero.tensor import Tensor, where
 
 
 def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
-    """The input where the target is 1, ``max(0, margin - input)`` where it is -1."""
-    return _reduced("hinge_embedding_loss", where(target == 1, input, (margin - input).clamp(0)), reduction)
+    """The input where the target is 1, ``max(0, margin - input)`` where it is -1; their sum where it is neither, as in PyTorch."""
+    loss = where(target == -1, 0, input) + where(target == 1, 0, (margin - input).clamp(0))
+    return _reduced("hinge_embedding_loss", loss, reduction)
 
 
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
@@ -39,13 +40,28 @@ def multi_margin_loss(
     weight: Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """Mean over the other classes of ``max(0, margin - input[target] + input[class]) ** p``; input (batch, classes)."""
+    """Mean over the other classes of ``max(0, margin - input[target] + input[class]) ** p``.
+
+    input : (batch, classes) or (classes,)
+    target : (batch,) or one class
+    """
+    if p not in (1, 2):
+        raise ValueError(f"multi_margin_loss: p is 1 or 2, got {p}")
+    if input.ndim > 2 or target.numel() != (input.shape[0] if input.ndim == 2 else 1):
+        raise ValueError(
+            f"multi_margin_loss: an input (batch, classes) and a target (batch,), or (classes,) and one class, are needed, got "
+            f"shapes {tuple(input.shape)} and {tuple(target.shape)}"
+        )
+    alone = not target.ndim or input.ndim < 2
+    if input.ndim < 2:
+        input, target = input.reshape(1, -1), target.reshape(1)
     chosen = target.unsqueeze(-1)
     gap = (margin - input.gather(-1, chosen) + input).clamp(0) ** p
     if weight is not None:
         gap = gap * weight[target].unsqueeze(-1)
     others = where(_is(chosen, input), 0, gap)
-    return _reduced("multi_margin_loss", others.sum(-1) / input.shape[-1], reduction)
+    loss = others.sum(-1) / input.shape[-1]
+    return _reduced("multi_margin_loss", loss.reshape(()) if alone else loss, reduction)
 
 
 def _is(target: Tensor, input: Tensor) -> Tensor:
@@ -79,6 +95,8 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
     input : (batch, classes) or (classes,)
     target : the same shape, integers: labels, up to the first negative number
     """
+    if not input.ndim and not target.ndim:
+        input, target = input.reshape(1), target.reshape(1)
     if tuple(input.shape) != tuple(target.shape) or input.ndim not in (1, 2):
         raise ValueError(
             f"multilabel_margin_loss: an input (batch, classes) or (classes,) and a target of its shape are needed, got "
@@ -110,6 +128,7 @@ def triplet_margin_with_distance_loss(
     distance_function : of two tensors; ``pairwise_distance`` unless given
     swap : the negative is as far as the nearer of anchor and positive (Balntas et al. 2016)
     """
+    need_margin("triplet_margin_with_distance_loss", margin)
     distance = distance_function or pairwise_distance
     far = distance(anchor, negative)
     if swap:

@@ -15,7 +15,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     Parameters
     ----------
     pad : ints
-        (before, after) of the last dimension, then of the one before it, and so on; negative cuts off ("constant" only).
+        (before, after) of the last dimension, then of the one before it, and so on; negative cuts off.
     mode : {"constant", "reflect", "replicate", "circular"}
     value : number for "constant", 0 by default
     """
@@ -37,15 +37,30 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         raise ValueError(f"pad: mode is 'constant', 'reflect', 'replicate' or 'circular', got {mode!r}")
     x = input
     for axis, (before, after) in zip(range(x.ndim - n, x.ndim), pairs):
+        cut = max(-before, 0), max(-after, 0)
+        before, after = max(before, 0), max(after, 0)
+        if mode == "circular":
+            x = _cut(x, axis, *cut)
         if before or after:
             x = _BORDERS[mode](x, axis, before, after)
+        if mode != "circular":
+            x = _cut(x, axis, *cut)
     return x
 
 
+def _cut(x: Tensor, axis: int, before: int, after: int) -> Tensor:
+    if not before and not after:
+        return x
+    left = x.shape[axis] - before - after
+    if left < 0:
+        raise ValueError(f"pad: {before} and {after} elements cannot be cut off an extent of {int(x.shape[axis])}")
+    return x.narrow(axis, before, left)
+
+
 def _check(mode: str, x: Tensor, axis: int, before: int, after: int, limit: int) -> None:
-    if before < 0 or after < 0 or max(before, after) > limit:
+    if max(before, after) > limit:
         raise ValueError(
-            f"pad: mode {mode!r} takes widths from 0 to {limit} for a dimension of {int(x.shape[axis])}, got {(before, after)}"
+            f"pad: mode {mode!r} takes widths up to {limit} for a dimension of {int(x.shape[axis])}, got {(before, after)}"
         )
 
 
@@ -59,10 +74,8 @@ def _reflect(x: Tensor, axis: int, before: int, after: int) -> Tensor:
 
 def _replicate(x: Tensor, axis: int, before: int, after: int) -> Tensor:
     n = int(x.shape[axis])
-    if n == 0 or before < 0 or after < 0:
-        raise ValueError(
-            f"pad: mode 'replicate' takes widths of 0 or more for a dimension of 1 or more, got {(before, after)} for {n}"
-        )
+    if n == 0:
+        raise ValueError(f"pad: mode 'replicate' takes a dimension of 1 or more, got {(before, after)} for none")
 
     def edge(at: int, width: int) -> Tensor | None:
         shape = [*x.shape]

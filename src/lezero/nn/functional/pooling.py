@@ -19,6 +19,8 @@ def _spatial(name: str, x: Tensor, n: int) -> None:
         raise ValueError(
             f"{name}: an input (batch, channels, {'*' * n}) or without batch is needed, got shape {tuple(x.shape)}"
         )
+    if any(type(d) is int and d == 0 for d in x.shape[-n - 1 :]):
+        raise ValueError(f"{name}: only the batch may be empty, got shape {tuple(x.shape)}")
 
 
 def is_empty(stride: Any) -> bool:
@@ -46,7 +48,7 @@ def _max_pool_attrs(*windows: Any) -> tuple:
 
 
 def _max_pool(n: int, x: Tensor, *windows: Any, indices: bool) -> Any:
-    if x.ndim not in (n + 1, n + 2):
+    if x.ndim not in (n + 1, n + 2) or 0 in x.shape[-n - 1 :]:
         _spatial(f"max_pool{n}d", x, n)
     windows = tuple(tuple(w) if type(w) is list else w for w in windows)
     y = record(pooling.max_pool, (x,), _max_pool_attrs(n, *windows))
@@ -160,16 +162,6 @@ def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     """Means over `output_size` bins of (batch, channels, height, width)."""
     return pooling.adaptive_avg_pool(input, output=_output_size("adaptive_avg_pool2d", input, output_size, 2))
-
-
-def adaptive_max_pool1d(input: Tensor, output_size: Any) -> Tensor:
-    """Maxima over `output_size` bins of (batch, channels, length)."""
-    return _adaptive_max(input, _output_size("adaptive_max_pool1d", input, output_size, 1))
-
-
-def adaptive_max_pool2d(input: Tensor, output_size: Any) -> Tensor:
-    """Maxima over `output_size` bins of (batch, channels, height, width)."""
-    return _adaptive_max(input, _output_size("adaptive_max_pool2d", input, output_size, 2))
 
 
 def _adaptive_max(x: Tensor, output: tuple[int, ...]) -> Tensor:

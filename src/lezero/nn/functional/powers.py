@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from math import inf, prod
 from typing import Any
 
-from lezero.nn.functional.activation import relu
 from lezero.nn.functional.geometry import per_dimension
 from lezero.nn.functional.pooling import avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from lezero.nn.functional.volumes import avg_pool3d, max_pool3d
@@ -44,7 +43,7 @@ def _lp_pool(n: int, x: Tensor, p: float, kernel: Any, stride: Any, ceil_mode: b
         return -largest(-x.abs(), kernel, stride, ceil_mode=ceil_mode)
     out = mean(x**p, kernel, stride, ceil_mode=ceil_mode)
     size = prod(per_dimension(f"lp_pool{n}d", "kernel_size", kernel, n))
-    return (out.sign() * relu(out.abs()) * size) ** (1.0 / p)
+    return (out.sign() * out.abs() * size) ** (1.0 / p)
 
 
 def max_unpool1d(

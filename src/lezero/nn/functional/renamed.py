@@ -8,6 +8,7 @@ from lezero.nn.functional.convolution import conv1d
 from lezero.nn.functional.interpolation import interpolate
 from lezero.nn.functional.pooling import max_pool1d, max_pool2d
 from lezero.nn.functional.shuffle import channel_shuffle
+from lezero.nn.functional.volumes import max_pool3d
 from lezero.tensor import Tensor
 
 IntOrTuple = int | tuple[int, ...]
@@ -68,6 +69,19 @@ def max_pool2d_with_indices(
 ) -> tuple[Tensor, Tensor]:
     """``max_pool2d``, and where each maximum is in the flattened height and width of the input"""
     return max_pool2d(input, kernel_size, stride, padding, dilation, ceil_mode, return_indices=True)
+
+
+def max_pool3d_with_indices(
+    input: Tensor,
+    kernel_size: IntOrTuple,
+    stride: IntOrTuple | None = None,
+    padding: IntOrTuple = 0,
+    dilation: IntOrTuple = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """``max_pool3d``, and where each maximum is in the flattened depth, height and width of the input"""
+    return max_pool3d(input, kernel_size, stride, padding, dilation, ceil_mode, return_indices=True)
 
 
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:

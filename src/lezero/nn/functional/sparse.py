@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from lezero.function import custom_op
 from lezero.ops.embedding import embedding as _embedding
 from lezero.ops.indexing import one_hot as _one_hot
 from lezero.runtime.bounds import expect
 from lezero.runtime.recorder import record
-from lezero.tensor import Tensor, no_grad
+from lezero.tensor import Tensor, no_grad, where, zeros
 
 _NO_ROW = "embedding: index {index} is not a row of a table of {extent} rows"
 
 
 def embedding(
-    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
 ) -> Tensor:
     """Rows of `weight` (rows, features) at the indices `input`.
 
     padding_idx : this row gets no gradient
     max_norm : rows that are looked up are first scaled down, in place, to this norm
+    scale_grad_by_freq : divide each row's gradient by how often it is looked up here
+    sparse : gradients are dense either way
     """
     if padding_idx is not None:
         rows = int(weight.shape[0])
@@ -28,17 +37,32 @@ def embedding(
     if max_norm is not None:
         with no_grad():
             _limit_rows(weight, input, max_norm, norm_type)
+    if scale_grad_by_freq:
+        weight = _divided_gradient(weight, 1 / _counts(input, weight).clamp(min=1))
     return record(_embedding, (weight, input), (padding_idx,))
 
 
-def _limit_rows(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
-    from lezero.tensor import where, zeros
+@custom_op
+def _divided_gradient(x: Tensor, factor: Tensor) -> Tensor:
+    return x.clone()
 
+
+@_divided_gradient.gradient
+def _(dy: Tensor, y: Tensor, x: Tensor, factor: Tensor) -> tuple[Tensor, None]:
+    return dy * factor, None
+
+
+def _counts(index: Tensor, weight: Tensor) -> Tensor:
+    """(rows, 1): how often each row is looked up."""
+    flat = index.reshape(-1).to("int64")
+    one = zeros(flat.shape, dtype=weight.dtype) + 1
+    return zeros(weight.shape[0], dtype=weight.dtype).scatter_add(0, flat, one._cast(weight.dtype)).unsqueeze(1)
+
+
+def _limit_rows(weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
     norms = weight.norm(norm_type, 1, keepdim=True)
-    flat = index.reshape(-1)
-    seen = zeros(weight.shape[0], dtype=weight.dtype).scatter_add(0, flat.to("int64"), (flat * 0 + 1).to(weight.dtype))
     # the small number is the one PyTorch divides by
-    scale = where((norms > max_norm) & (seen.unsqueeze(1) > 0), max_norm / (norms + 1e-7), 1.0)
+    scale = where((norms > max_norm) & (_counts(index, weight) > 0), max_norm / (norms + 1e-7), 1.0)
     weight.copy_(weight * scale)
 
 

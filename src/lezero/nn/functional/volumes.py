@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lezero.nn.functional.convolution import conv_padding
+from lezero.nn.functional.convolution import check_unbatched, conv_padding
 from lezero.nn.functional.geometry import batched, per_dimension
+from lezero.nn.functional.padding import pad
 from lezero.nn.functional.pooling import _avg_pool, _max_pool
 from lezero.ops.conv import conv2d_input_grad, convolution
 from lezero.ops.windows import from_windows, window
@@ -92,11 +93,19 @@ def _conv_transpose(
     if any(e >= max(s, d) for e, s, d in zip(extra, stride, dilation)):
         raise ValueError(f"{name}: output_padding {extra} is below the stride {stride} or the dilation {dilation}")
     x, added = batched(name, input, n + 2)
+    if added:
+        check_unbatched(name, x, weight, int(weight.shape[0]))
+    # Outputs behind the last stride were cut off by the padding, or get nothing.
+    further = tuple(max(e - s + 1, 0) for e, s in zip(extra, stride))
+    after = tuple(max(p - f, 0) for p, f in zip(pads, further))
     extents = tuple(
-        (h - 1) * s - 2 * p + d * (k - 1) + e + 1
-        for h, s, p, d, k, e in zip(x.shape[2:], stride, pads, dilation, weight.shape[2:], extra)
+        (h - 1) * s - p - a + d * (k - 1) + e - f + 1
+        for h, s, p, a, d, k, e, f in zip(x.shape[2:], stride, pads, after, dilation, weight.shape[2:], extra, further)
     )
-    y = transposed(x, weight, extents, stride, tuple((p, p) for p in pads), dilation, groups)
+    y = transposed(x, weight, extents, stride, tuple(zip(pads, after)), dilation, groups)
+    empty = [max(f - p, 0) for p, f in zip(pads, further)]
+    if any(empty):
+        y = pad(y, [w for more in reversed(empty) for w in (0, more)])
     if bias is not None:
         y = y + bias.reshape(-1, *(1,) * n).to(y.dtype)
     return y.squeeze(0) if added else y
@@ -114,6 +123,20 @@ def conv_transpose1d(
 ) -> Tensor:
     """Transposed convolution over (batch, channels, length); weight (in, out / groups, kernel)."""
     return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: IntOrTuple = 1,
+    padding: IntOrTuple = 0,
+    output_padding: IntOrTuple = 0,
+    groups: int = 1,
+    dilation: IntOrTuple = 1,
+) -> Tensor:
+    """Transposed convolution (the gradient of a convolution); weight (in, out / groups, kernel height, width)."""
+    return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 def conv_transpose3d(
