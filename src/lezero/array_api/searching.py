@@ -58,7 +58,7 @@ def searchsorted(x1: Tensor, x2: Tensor | float, /, *, side: str = "left", sorte
     ordered = need_tensor("searchsorted", x1) if sorter is None else x1.index_select(0, sorter)
     values = x2 if isinstance(x2, Tensor) else tensor(x2, dtype=x1.dtype)
     ordered, values = promoted("searchsorted", ordered, values)
-    return rearranged.searchsorted(ordered, values, side == "right")
+    return rearranged.searchsorted(ordered, values, right=side == "right")
 
 
 def where(condition: Tensor, x1: Tensor | complex, x2: Tensor | complex, /) -> Tensor:
