@@ -13,6 +13,7 @@ there when it was called.
 
 from __future__ import annotations
 
+import cmath
 import functools
 import sys
 import threading
@@ -480,6 +481,8 @@ def _flatten(tree: Any, tensors: list[Handle], name: str) -> Hashable:
         return ("dict", tuple((k, _flatten(v, tensors, name)) for k, v in tree.items()))
     if isinstance(tree, (list, tuple)):
         return (type(tree).__name__, tuple([_flatten(v, tensors, name) for v in tree]))
+    if isinstance(tree, (float, complex)) and (not tree or cmath.isnan(tree)):
+        return (type(tree), repr(tree))  # 0.0 and -0.0 are equal, and NaN equals nothing
     try:
         hash(tree)
     except TypeError:
@@ -506,6 +509,7 @@ class Jitted:
         self._fn = fn
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._variants: OrderedDict[Hashable, Variant] = OrderedDict()
+        self._memory_limit = memory_limit
         self._limit: Limit | None = None
         if memory_limit is not None:
             name = f"lz.jit: {self._name}()"
@@ -518,6 +522,13 @@ class Jitted:
     def memory(self) -> MemoryReport | None:
         """What keeping to the memory limit took in the last call; None without a limit or before the first call."""
         return None if self._limit is None else self._limit.report
+
+    def __reduce__(self) -> Any:
+        """Copied and pickled as the function, bound to the copy where it is a module's, and captured anew at its next calls."""
+        name = getattr(self, "__qualname__", "")
+        if getattr(sys.modules.get(getattr(self, "__module__", "")), name, None) is self:
+            return name  # found by name, as functions are
+        return Jitted, (self._fn, self._memory_limit)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
