@@ -12,9 +12,12 @@ import numpy as np
 
 from lezero.graph.dtype import as_dtype, bfloat16
 from lezero.io.archive import ZIP64_FROM, ArchiveError, check_members, stored_member
-from lezero.io.source import Source, Target, has_odd_booleans, reading, what_reads, writing
+from lezero.io.source import Source, Target, arrays_of, has_odd_booleans, reading, what_reads, writing
 
 _VERSIONS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+_LONGEST_NAME = 0xFFFF - len(".npy")  # bytes; zip has 16 bits for it
 
 
 class NpzError(ValueError):
@@ -76,16 +79,26 @@ def _header(member: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtyp
     return shape, in_columns, dtype
 
 
+def _shortened(name: str) -> str:
+    return repr(name) if len(name) <= 80 else f"{name[:80]!r}… of {len(name):,} characters"
+
+
 def save_npz(tensors: Mapping[str, Any], path: Target) -> None:
     """Write tensors (or arrays) by name to an ``.npz`` file, which ``numpy.load`` reads, atomically.
 
     Raises
     ------
     NpzError
-        For bfloat16, which the format lacks.
+        For bfloat16 and names that the format lacks, and for arrays of what is no number.
+    TypeError
+        For names that are no text, and for what is no tensor; names it.
     """
-    arrays = {name: np.asarray(t if isinstance(t, np.ndarray) else t.numpy()) for name, t in tensors.items()}
+    arrays = arrays_of("save_npz", tensors)
     for name, array in arrays.items():
+        if "\0" in name or len(name.encode()) > _LONGEST_NAME:
+            raise NpzError(f"an archive has no member of the name {_shortened(name)}")
+        if array.dtype.kind not in "biufc" and array.dtype != bfloat16.numpy:
+            raise NpzError(f"{name!r} has elements of {array.dtype}, which are no numbers LeZero has")
         if array.dtype == bfloat16.numpy:
             raise NpzError(f".npz files have no bfloat16 (of {name!r}); convert to float32 or float16")
     with writing("save_npz", path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
