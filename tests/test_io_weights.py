@@ -135,6 +135,7 @@ def member(shape="(2,)", dtype="<f4", data=bytes(8), version=b"\x01\x00"):
 NPZ = {
     "objects": (member(dtype="|O"), "'x.npy' has elements of object"),
     "text": (member(dtype="<U2"), "'x.npy' has elements of <U2"),
+    "numbers of 80 bits": (member("(1,)", "<f16", bytes(16)), "'x.npy' has elements of float128"),
     "a size that is not there": (member("(1 << 40,)"), "is damaged"),
     "more than there is": (member(f"({1 << 40},)"), "does not fill the 8 bytes"),
     "less than there is": (member("(1,)"), "does not fill the 8 bytes"),

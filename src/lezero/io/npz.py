@@ -57,9 +57,7 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     name = info.filename
     with archive.open(info) as member:
         shape, in_columns, dtype = _header(member, name)  # type: ignore[arg-type]
-        if dtype.kind not in "biufc":
-            raise NpzError(f"{name!r} has elements of {dtype}, which are no numbers LeZero has")
-        as_dtype(dtype.newbyteorder("="))
+        _need_numbers(name, dtype)
         data = member.read()
     if len(data) != math.prod(shape) * dtype.itemsize:
         raise NpzError(f"{name!r} of shape {shape} and {dtype} does not fill the {len(data):,} bytes it has")
@@ -67,6 +65,13 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     if has_odd_booleans(array.reshape(-1)):
         raise NpzError(f"{name!r} has booleans that are neither 0 nor 1")
     return array
+
+
+def _need_numbers(name: str, dtype: np.dtype) -> None:
+    try:
+        as_dtype(dtype.newbyteorder("="))
+    except TypeError:
+        raise NpzError(f"{name!r} has elements of {dtype}, which are no numbers LeZero has") from None
 
 
 def _header(member: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -97,8 +102,7 @@ def save_npz(tensors: Mapping[str, Any], path: Target) -> None:
     for name, array in arrays.items():
         if "\0" in name or len(name.encode()) > _LONGEST_NAME:
             raise NpzError(f"an archive has no member of the name {_shortened(name)}")
-        if array.dtype.kind not in "biufc" and array.dtype != bfloat16.numpy:
-            raise NpzError(f"{name!r} has elements of {array.dtype}, which are no numbers LeZero has")
+        _need_numbers(name, array.dtype)
         if array.dtype == bfloat16.numpy:
             raise NpzError(f".npz files have no bfloat16 (of {name!r}); convert to float32 or float16")
     with writing("save_npz", path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
