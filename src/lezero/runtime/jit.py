@@ -16,7 +16,6 @@ from __future__ import annotations
 import cmath
 import functools
 import sys
-import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from operator import is_
@@ -40,7 +39,6 @@ from lezero.schedule.budget import Limit, MemoryLimitError, MemoryReport, parse_
 
 MAX_VARIANTS = 16
 """Variants kept for one captured function; the least recently used goes first."""
-_counting = threading.Lock()
 
 
 class CaptureError(RuntimeError):
@@ -100,7 +98,7 @@ class Capture:
             t._buffer = buffer() if type(buffer) is ref else buffer
         for t, grad, _ in self.grads.values():
             t._grad = grad
-        for put_back in self.others:
+        for put_back in reversed(self.others):
             put_back()
 
 
@@ -568,8 +566,7 @@ class Jitted:
         rec.bindings.clear()
         rec.root = rec.tail = self._root
         capture = Capture(self._name)
-        with _counting:
-            recorder.capturing += 1
+        recorder.count_capture(1)
         try:
             state.capture = capture
             result = self._fn(*args, **kwargs)
@@ -580,8 +577,7 @@ class Jitted:
             raise
         finally:
             state.capture = None  # first, and before any call: an interrupt may come with the next one
-            with _counting:
-                recorder.capturing -= 1
+            recorder.count_capture(-1)
         variant = Variant(rec, self._root, capture, result, arguments)
         if before is not None:
             if variant.same(before):

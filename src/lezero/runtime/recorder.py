@@ -203,6 +203,16 @@ journal: list[tuple[Handle, Buffer]] | None = None
 STATE = _State()
 capturing = 0
 """How many captures are in progress, in all threads: modules look here first, since it is quicker than STATE."""
+_counting = threading.Lock()
+
+
+def count_capture(by: int) -> None:
+    """One capture more (1) or less (-1) is in progress."""
+    global capturing
+    with _counting:
+        capturing += by
+
+
 tensor_class: type[Handle] = Handle  # set by lezero.tensor
 
 
