@@ -483,13 +483,13 @@ class recorded_only:
         self._outer, self.rec = STATE.recording, Recording()
         self.rec.root = self.rec.tail = Root()  # a trie of its own: nodes of another know no layers
         self._watch = _Watch(self.name)
-        STATE.recording, STATE.capture = self.rec, self._watch
         recorder.count_capture(1)
+        STATE.recording, STATE.capture = self.rec, self._watch
         return self.rec, self._watch.before
 
     def __exit__(self, *error: Any) -> None:
-        recorder.count_capture(-1)
         STATE.recording, STATE.capture = self._outer, None
+        recorder.count_capture(-1)
         default_generator.set_state(self._generator)
         for at, values in reversed(self._watch.before):
             if (t := at()) is not None:
