@@ -15,7 +15,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     Parameters
     ----------
     pad : ints
-        (before, after) of the last dimension, then of the one before it, and so on; negative cuts off ("constant" only).
+        (before, after) of the last dimension, then of the one before it, and so on; negative cuts off.
     mode : {"constant", "reflect", "replicate", "circular"}
     value : number for "constant", 0 by default
     """
@@ -38,8 +38,29 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     x = input
     for axis, (before, after) in zip(range(x.ndim - n, x.ndim), pairs):
         if before or after:
-            x = _BORDERS[mode](x, axis, before, after)
+            x = _bordered(mode, x, axis, before, after)
     return x
+
+
+def _bordered(mode: str, x: Tensor, axis: int, before: int, after: int) -> Tensor:
+    """With both borders of one dimension; reflections and edges are those of what is not cut off yet, as in PyTorch."""
+    wider = max(before, 0), max(after, 0)
+    if mode == "circular":
+        x = _cut(x, axis, before, after)
+    if any(wider):
+        x = _BORDERS[mode](x, axis, *wider)
+    return x if mode == "circular" else _cut(x, axis, before, after)
+
+
+def _cut(x: Tensor, axis: int, before: int, after: int) -> Tensor:
+    """Without as many elements at either end as the widths are below 0."""
+    first, last = max(-before, 0), max(-after, 0)
+    if not first and not last:
+        return x
+    left = x.shape[axis] - first - last
+    if left < 1:
+        raise ValueError(f"pad: widths {(before, after)} leave nothing of a dimension of {int(x.shape[axis])}")
+    return x.narrow(axis, first, left)
 
 
 def _check(mode: str, x: Tensor, axis: int, before: int, after: int, limit: int) -> None:
