@@ -334,9 +334,9 @@ def vector_products(d):
 
 
 def powers(d):
-    """Integers to the power of what is not negative, floats to the power of anything."""
+    """Integers to the power of what is not negative, others to the power of anything."""
     if d.one(True, False):
-        return binary("f")(d)
+        return binary("fc")(d)
     (x, y), _ = binary("iu")(d)
     return (x, np.asarray(np.abs(y)) if isinstance(y, np.ndarray) else y), {}
 

@@ -350,3 +350,15 @@ def test_gradcheck_of_matrices_and_complex_numbers():
     assert gradgradcheck(lambda a, b: (a @ b).tanh(), [leaf(2, 2), leaf(2, 2)])
     z = lz.tensor(rng.standard_normal(3) + 1j * rng.standard_normal(3), requires_grad=True)
     assert gradcheck(lambda z: z * z.conj() + z * z, z)
+
+
+@pytest.mark.parametrize("limits", [(1, 3), (1, None), (None, 3), (3, 1), ([1, 1, 3], [3, 2, 3]), ([1, 3, 1], None)])
+def test_what_lies_on_a_limit_has_the_gradient_pytorch_gives(limits):
+    grads = []
+    for package in (lz, pytest.importorskip("torch")):
+        low, high = (package.tensor(v, dtype=package.float64) if isinstance(v, list) else v for v in limits)
+        x = package.tensor([1.0, 2.0, 3.0], dtype=package.float64, requires_grad=True)
+        bounds = [v.requires_grad_() for v in (low, high) if isinstance(v, package.Tensor)]
+        (x.clamp(low, high) * x.detach()).sum().backward()
+        grads.append([v.grad.tolist() for v in (x, *bounds)])
+    assert grads[0] == grads[1]

@@ -229,6 +229,9 @@ def test_what_a_precision_cannot_hold_is_refused(tmp_path):
     io.save_npz({"small": lz.ones(2), "large": lz.tensor([1.0, 70000.0])}, tmp_path / "x.npz")
     with pytest.raises(OverflowError, match=r"'large' has values up to 7e\+04, which are beyond the range of float16"):
         lz.convert_weights(tmp_path / "x.npz", tmp_path / "y.pth", dtype="float16")
+    io.save_npz({"both": lz.tensor([float("nan"), float("inf"), 70000.0, 1.0])}, tmp_path / "x.npz")
+    with pytest.raises(OverflowError, match=r"'both' has values up to 7e\+04"):
+        lz.convert_weights(tmp_path / "x.npz", tmp_path / "y.pth", dtype="float16")
     io.save_npz({"endless": lz.tensor([float("inf"), float("nan")])}, tmp_path / "x.npz")
     lz.convert_weights(tmp_path / "x.npz", tmp_path / "y.pth", dtype="float16")
     with pytest.raises(ValueError, match="float16, bfloat16, float32, float64, got int8"):

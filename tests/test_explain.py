@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -310,3 +311,71 @@ def test_the_summary_says_what_is_counted():
     text = found.summary()
     assert found.after.operations > found.before.operations == 1
     assert "As recorded: what the program" in text and "taken apart into primitives" in text
+
+
+def test_what_other_threads_write_meanwhile_stays_written():
+    weight, entered, written = lz.nn.Parameter(lz.zeros(2)), threading.Event(), threading.Event()
+
+    def explained(x):
+        entered.set()
+        assert written.wait(10)
+        return x + 1
+
+    def train():
+        assert entered.wait(10)
+        optimizer = lz.optim.SGD([weight], lr=1.0)
+        (weight * -3).sum().backward()
+        optimizer.step()
+        written.set()
+
+    other = threading.Thread(target=train)
+    other.start()
+    lz.explain(explained, lz.ones(2))
+    other.join()
+    assert weight.tolist() == [3, 3] and weight.grad.tolist() == [-3, -3]
+
+
+def test_models_are_explained_in_several_threads_at_once():
+    model, x, errors = lz.nn.Linear(3, 3), lz.ones(2, 3), []
+    wanted = model(x).tolist()
+
+    def explain():
+        try:
+            for _ in range(10):
+                lz.explain(model, lz.ones(2, 3))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=explain) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors and model(x).tolist() == wanted
+
+
+def test_everything_an_explained_function_changes_is_put_back():
+    weight, frozen = lz.nn.Parameter(lz.ones(2, 2)), lz.nn.Parameter(lz.ones(2))
+    (weight * 2).sum().backward()
+    state = lz.zeros(2, 2).realize()
+    row, column = state[0], state[:, 0]
+    lz.realize(row, column)
+
+    def changing(x):
+        frozen.requires_grad_(False)
+        frozen.requires_grad_(True)
+        frozen.requires_grad_(False)
+        row.add_(1)
+        state.mul_(2)
+        weight.grad = None
+        (weight * x + column).sum().backward()
+        with lz.no_grad():
+            weight.fill_(7)
+            weight.data = weight * 2
+        return weight * 1
+
+    lz.explain(changing, lz.ones(2, 2))
+    assert weight.tolist() == [[1, 1], [1, 1]] and weight.grad.tolist() == [[2, 2], [2, 2]] and frozen.requires_grad
+    assert state.tolist() == [[0, 0], [0, 0]] and row.tolist() == [0, 0] == column.tolist()
+    row += 1
+    assert state.tolist() == [[1, 1], [0, 0]] and column.tolist() == [1, 0]

@@ -14,7 +14,7 @@ import lezero as lz
 from interrupts import BeforeLine
 from lezero import nn
 from lezero.nn import functional as F
-from lezero.runtime import run
+from lezero.runtime import run, updates
 from lezero.runtime.recorder import STATE
 
 
@@ -369,3 +369,33 @@ def test_training_goes_on_after_an_interrupted_step(captured, monkeypatch):
     for _ in range(3):
         step()
     assert_same(training.state(), wanted.state())
+
+
+@pytest.mark.parametrize("done", range(4))
+def test_a_step_that_is_interrupted_while_it_is_recorded_has_not_begun(done, monkeypatch):
+    net, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)), lz.ones(2, 3)
+    optimizer = lz.optim.AdamW(net.parameters(), lr=0.1)
+    point, left = updates.point, [done]
+
+    def interrupted(*args):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        point(*args)
+
+    def state():
+        kept = [v for s in optimizer.state.values() for v in s.values()]
+        return [t.numpy().copy() for t in (*net.parameters(), *kept)]
+
+    net(x).sum().backward()
+    optimizer.step()
+    before = state()
+    with lz.no_grad():
+        net[0].weight.mul_(2)  # in the same recording, but not part of the step
+    with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
+        m.setattr(updates, "point", interrupted)
+        optimizer.step()
+    for a, b in zip(state(), [before[0] * 2, *before[1:]], strict=True):
+        np.testing.assert_array_equal(a, b)
+    optimizer.step()
+    assert all((a != b).all() for a, b in zip(state(), before))

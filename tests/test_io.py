@@ -2,7 +2,9 @@
 
 import json
 import os
+import stat
 import struct
+import threading
 import zipfile
 from contextlib import suppress
 
@@ -16,6 +18,7 @@ import lezero as lz
 from lezero import io, nn
 from lezero.graph import dtype as dt
 from lezero.io import lzm, safetensors, tree
+from lezero.io.atomic import atomic_file
 from lezero.tensor import tensor
 
 LENGTHS = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=9)
@@ -431,3 +434,38 @@ def test_what_is_no_dict_of_tensors_is_refused_by_formats_of_tensors(writer, val
     with pytest.raises(TypeError, match=f"{writer}: .*{says}"):
         getattr(lz.io, writer)(value, tmp_path / "x")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_link_stays_one_and_what_it_names_is_replaced(path, tmp_path):
+    link = tmp_path / "latest.lzm"
+    io.save({"step": 1}, path)
+    link.symlink_to(path.name)
+    io.save({"step": 2}, link)
+    assert link.is_symlink() and io.load(path) == {"step": 2}
+
+
+def test_a_name_as_long_as_can_be_is_written(tmp_path):
+    path = tmp_path / ("x" * 255)
+    io.save({"step": 1}, path)
+    assert io.load(path) == {"step": 1} and [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are Unix's")
+def test_a_pipe_gets_the_bytes_and_is_not_replaced(path, tmp_path):
+    pipe, received = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    io.save({"step": 1}, pipe)
+    reader.join(10)
+    io.save({"step": 1}, path)
+    assert received == [path.read_bytes()] and stat.S_ISFIFO(pipe.stat().st_mode)
+    with pytest.raises(OSError, match="device or a pipe"), atomic_file(pipe):
+        pass
+
+
+def test_writing_in_several_threads_leaves_the_processs_umask_alone(path, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(os, "umask", asked.append)  # it is the whole process's: to read it is to set it
+    io.save({"step": 1}, path)
+    assert not asked

@@ -44,6 +44,20 @@ def test_every_dtype_comes_back_bit_for_bit(dtype, save):
     assert_same(io.load_pth(save({"x": x}))["x"], x)
 
 
+def test_what_pytorch_conjugates_and_negates_when_it_is_read_comes_back_so(save):
+    z = torch.tensor([[1 + 2j, 3 - 4j]])
+    values = {
+        "conjugate": z.conj(),
+        "as it is": z,
+        "negative": torch.arange(3.0)._neg_view(),
+        "both": z.T.conj()._neg_view(),
+    }
+    assert all(t.is_conj() or t.is_neg() for name, t in values.items() if name != "as it is")
+    back = io.load_pth(save(values))
+    for name, value in values.items():
+        assert back[name].tolist() == value.tolist(), name
+
+
 def test_views_parameters_and_empty_tensors_come_back(save):
     x = torch.randn(4, 6)
     tensors = {
@@ -113,7 +127,7 @@ def test_a_truncated_file_is_refused(keep, save):
         io.load_pth(path)
 
 
-def _rebuilt(count, offset, shape, strides):
+def _rebuilt(count, offset, shape, strides, *metadata):
     """A pickle of a tensor as torch writes it, with claims of one's own."""
 
     class Storage:
@@ -125,7 +139,7 @@ def _rebuilt(count, offset, shape, strides):
 
     class Tensor:
         def __reduce__(self):
-            return torch._utils._rebuild_tensor_v2, (Storage(), offset, shape, strides, False, OrderedDict())
+            return torch._utils._rebuild_tensor_v2, (Storage(), offset, shape, strides, False, OrderedDict(), *metadata)
 
     buffer = streams.BytesIO()
     Pickler(buffer, 2).dump(Tensor())
@@ -142,6 +156,9 @@ def _rebuilt(count, offset, shape, strides):
         ((4, 0, (2,), (-1,)), "impossible"),
         ((4, 0, (2, 2), (1,)), "impossible"),
         ((5, 0, (2,), (1,)), "elements of float32"),
+        ((4, 0, (2, 2), (2, 1), {}), None),
+        ((4, 0, (2, 2), (2, 1), {"rotated": True}), "metadata .*rotated"),
+        ((4, 0, (2, 2), (2, 1), 5), "metadata 5"),
     ],
 )
 def test_tensors_that_lie_are_refused(claim, message, tmp_path):

@@ -135,6 +135,7 @@ def member(shape="(2,)", dtype="<f4", data=bytes(8), version=b"\x01\x00"):
 NPZ = {
     "objects": (member(dtype="|O"), "'x.npy' has elements of object"),
     "text": (member(dtype="<U2"), "'x.npy' has elements of <U2"),
+    "numbers of 80 bits": (member("(1,)", "<f16", bytes(16)), "'x.npy' has elements of float128"),
     "a size that is computed": (member("(1 << 40,)"), "'x.npy' has a header that is not understood"),
     "more than there is": (member(f"({1 << 40},)"), "does not fill the 8 bytes"),
     "less than there is": (member("(1,)"), "does not fill the 8 bytes"),
@@ -278,3 +279,57 @@ def test_what_holds_no_weights_is_said(tmp_path):
         io.load_weights(tmp_path / "nothing")
     with pytest.raises(io.WeightsError, match=r"\.safetensors, \.pth"):
         io.save_weights({}, tmp_path / "x.onnx")
+
+
+NAMES = ["", "ü/日本", "a/b", "../x", "a\\b", "x" * 3000, "a\0b", "a.npy", "a b\n", ".", "data.pkl"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_odd_names_come_back_or_are_refused_and_none_becomes_another(suffix, tmp_path):
+    path = tmp_path / f"w{suffix}"
+    for name in NAMES:
+        if suffix == ".npz" and "\0" in name:
+            with pytest.raises(io.NpzError, match=r"no member of the name 'a.x00b'"):
+                io.save_weights({name: lz.ones(2)}, path)
+            continue
+        io.save_weights({name: lz.ones(2), "other": lz.zeros(1)}, path)
+        back = io.load_weights(path)
+        assert set(back) == {name, "other"} and back[name].tolist() == [1, 1]
+    with pytest.raises(io.NpzError, match="of 70,000 characters"):
+        io.save_npz({"x" * 70_000: lz.ones(1)}, path)
+
+
+@pytest.mark.parametrize("save", [io.save_safetensors, io.save_npz])
+@pytest.mark.parametrize(
+    "tensors, message",
+    [
+        ({1: lz.ones(1)}, "name is text, got 1"),
+        ({None: lz.ones(1)}, "name is text, got None"),
+        ({"\ud800": lz.ones(1)}, "name is text"),
+        ({"a": 1.5}, "'a' is a float"),
+        ({"a": {"b": lz.ones(1)}}, "'a' is a dict"),
+        ([lz.ones(1)], "a mapping from name to tensor is needed.*; got a list"),
+    ],
+)
+def test_what_is_not_tensors_by_name_is_refused_and_nothing_is_written(save, tensors, message, tmp_path):
+    with pytest.raises(TypeError, match=message):
+        save(tensors, tmp_path / "w")
+    assert not list(tmp_path.iterdir())
+
+
+def test_metadata_that_nobody_could_read_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="metadata are text by text, got 'epoch': 3"):
+        io.save_safetensors({"a": lz.ones(1)}, tmp_path / "w", {"epoch": 3})
+
+
+def test_an_npz_of_what_is_no_number_is_refused(tmp_path):
+    for array in (np.array(["x"]), np.array([None]), np.zeros(1, "datetime64[s]")):
+        with pytest.raises(io.NpzError, match="'a' has elements of"):
+            io.save_npz({"a": array}, tmp_path / "w.npz")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_arrays_of_the_other_byte_order_are_stored_as_what_they_are(suffix, tmp_path):
+    io.save_weights({"a": np.arange(3, dtype=">f4"), "b": np.float32(2)}, tmp_path / f"w{suffix}")
+    assert io.load_weights(tmp_path / f"w{suffix}")["a"].tolist() == [0, 1, 2]

@@ -1,6 +1,8 @@
 """``lz.jit``: a captured step does what the recorded step does, bit for bit, and says when it cannot."""
 
+import copy
 import inspect
+import pickle
 from collections import namedtuple
 
 import numpy as np
@@ -391,3 +393,52 @@ def test_values_that_are_there_cannot_be_looked_at_either(look):
     weight = lz.tensor(3.0)
     with pytest.raises(CaptureError, match=r"test_jit\.py:\d+"):
         lz.jit(lambda x: x * weight.item())(lz.tensor(2.0))
+
+
+@pytest.mark.parametrize("number", [0.0, -0.0, complex(0.0, -0.0)])
+def test_zeros_of_different_sign_are_different_arguments(number):
+    f = lz.jit(lambda x, s: x * s)
+    x = lz.ones(1)
+    for _ in range(2):
+        for s in (number, -number):
+            assert repr(f(x, s).item()) == repr((x * s).item())
+
+
+def test_not_a_number_is_one_argument():
+    f = lz.jit(lambda x, s: x * s)
+    for _ in range(3):
+        f(lz.ones(1), float("nan"))
+    assert not f.reasons
+
+
+class Captured(lz.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = lz.nn.Parameter(lz.ones(2))
+        self.scaled = lz.jit(self.scale, memory_limit="1GiB")
+
+    def scale(self, x):
+        return x * self.weight
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
+def test_a_copied_module_has_captured_functions_of_its_own(copied):
+    module = Captured()
+    for _ in range(3):
+        module.scaled(lz.ones(2))
+    twin = copied(module)
+    with lz.no_grad():
+        module.weight.fill_(5.0)
+    for _ in range(3):
+        assert module.scaled(lz.ones(2)).tolist() == [5, 5]
+        assert twin.scaled(lz.ones(2)).tolist() == [1, 1]
+    assert twin.scaled.memory is not None
+
+
+@lz.jit
+def added(x):
+    return x + 1
+
+
+def test_a_captured_function_is_pickled_by_its_name():
+    assert pickle.loads(pickle.dumps(added)) is added is copy.deepcopy(added)

@@ -189,3 +189,14 @@ def test_another_parameter_in_a_modules_place_is_used():
     net.weight = nn.Parameter(lz.zeros(1, 2))
     for _ in range(4):
         assert captured(lz.ones(2)).item() == 0.0
+
+
+@pytest.mark.parametrize("made", [lz.zeros, lambda n: lz.nn.Parameter(lz.zeros(n)), lambda n: lz.tensor([0.0] * n)])
+def test_what_is_copied_into_a_captured_tensor_is_a_value_and_no_other_structure(made):
+    state = made(3)
+    f = lz.jit(lambda x: x * state)
+    x = lz.ones(3)
+    for k in range(4):
+        with lz.no_grad():
+            state.copy_(lz.tensor([float(k)] * 3))
+        assert f(x).tolist() == [k] * 3

@@ -564,6 +564,7 @@ BAD = [
     (lambda: nn.MSELoss(reduction="avg"), ValueError, "MSELoss.*avg"),
     (lambda: F.softmax(tensor([1.0])), TypeError, "softmax.*dim="),
     (lambda: F.pad(tensor([[1.0, 2.0]]), (3, 0), "reflect"), ValueError, "reflect.*widths"),
+    (lambda: F.pad(tensor([[1.0, 2.0]]), (-1, -1), "replicate"), ValueError, "leave nothing of a dimension of 2"),
     (lambda: nn.Softplus(1.0, 2.0, 3.0), TypeError, "Softplus.*beta, threshold"),
     (lambda: F.binary_cross_entropy(tensor([0.5]), tensor([[0.5]])), ValueError, "binary_cross_entropy.*shape"),
 ]
@@ -624,3 +625,11 @@ def test_a_batch_without_channels_is_said_to_have_been_taken_as_unbatched(layer,
     with pytest.raises(ValueError, match=re.escape(f"of shape {shape} was taken for {read} without batch")):
         layer(lz.ones(*shape))
     assert layer(lz.ones(*shape).unsqueeze(1)).shape[0] == 5
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+@pytest.mark.parametrize("widths", [(-2, 3, 0, -1), (1, -2, -1, -1), (3, -1, -2, 2), (0, 0, -1, 0)])
+def test_negative_widths_cut_off_what_pytorch_cuts_off(mode, widths):
+    x = normal(2, 3, 5, 6)
+    theirs = torch.nn.functional.pad(torch.tensor(x), widths, mode=mode).numpy()
+    np.testing.assert_array_equal(F.pad(tensor(x), widths, mode=mode).numpy(), theirs)

@@ -597,3 +597,23 @@ def test_a_state_inside_a_checkpoint_is_pointed_out():
         net.load_state_dict({"optimizer": {"state": {}}, "model": net.state_dict()})
     with pytest.raises(RuntimeError, match=r"returns the rest$"):
         net.load_state_dict({"model": {"something": 1}})
+
+
+@pytest.mark.parametrize(
+    "key, value, message", [(1, lz.ones(1), "unexpected: 1"), ("bias", np.array(["a"]), "bias: dtype.*<U1")]
+)
+def test_states_of_what_is_no_tensor_by_name_name_it(key, value, message):
+    net = nn.Linear(2, 1)
+    with pytest.raises(RuntimeError, match=message):
+        net.load_state_dict({**net.state_dict(), key: value})
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_states_may_be_loaded_between_the_calls_of_a_captured_function(assign):
+    net = nn.BatchNorm1d(3).eval()
+    f = lz.jit(net)
+    x = lz.ones(2, 3)
+    for k in range(4):
+        state = {n: lz.tensor(np.full(t.shape, k + 1.0, np.float32)) for n, t in net.state_dict().items()}
+        net.load_state_dict(state, assign=assign and k == 0)
+        np.testing.assert_allclose(f(x).numpy(), net(x).numpy(), rtol=1e-6)

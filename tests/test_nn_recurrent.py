@@ -173,6 +173,7 @@ def test_bad_inputs_are_named():
         (lambda: nn.LSTM(3, 4, proj_size=4), "proj_size is for an LSTM"),
         (lambda: nn.LSTM(3, 4, 2, dropout=2), "a probability"),
         (lambda: rnn.pack_padded_sequence(lz.zeros(4, 2, 3), [1, 4]), "lengths have to fall"),
+        (lambda: rnn.pack_padded_sequence(lz.zeros(4, 2, 3), [2.5, 1]), "lengths are integers"),
         (lambda: rnn.pack_padded_sequence(lz.zeros(4, 2, 3), [5, 1]), "from 1 to 4"),
         (lambda: rnn.pack_padded_sequence(lz.zeros(4, 2, 3), [4]), "each of 2 sequences"),
         (lambda: rnn.pad_sequence([]), "one sequence or more"),

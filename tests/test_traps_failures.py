@@ -248,9 +248,7 @@ def test_a_mode_may_be_entered_again_inside_itself():
 
 
 def test_a_captured_function_that_is_interrupted_at_once_is_no_longer_captured(monkeypatch):
-    from lezero.runtime import jit as jitting
-
-    real = jitting._counting
+    real = recorder._counting
 
     class Interrupting:
         def __enter__(self):
@@ -258,11 +256,11 @@ def test_a_captured_function_that_is_interrupted_at_once_is_no_longer_captured(m
 
         def __exit__(self, *error):
             real.__exit__(*error)
-            monkeypatch.setattr(jitting, "_counting", real)
+            monkeypatch.setattr(recorder, "_counting", real)
             raise KeyboardInterrupt
 
     monkeypatch.setattr(recorder, "capturing", 0)  # the count is put back afterwards: this one is lost
-    monkeypatch.setattr(jitting, "_counting", Interrupting())
+    monkeypatch.setattr(recorder, "_counting", Interrupting())
     with pytest.raises(KeyboardInterrupt):
         lz.jit(lambda x: x + 1)(lz.ones(2))
     assert lz.ones(2).sum().item() == 2

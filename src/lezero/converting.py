@@ -128,8 +128,9 @@ def _rounded(name: str, t: Tensor, dtype: DType) -> Tensor:
     array = t.numpy()
     with np.errstate(over="ignore"):
         result = array.astype(dtype.numpy)
-    if np.isfinite(array).all() and not np.isfinite(result.astype(np.float32)).all():
-        largest = np.abs(array).max()
+    lost = np.isfinite(array) & ~np.isfinite(result)
+    if lost.any():
+        largest = np.abs(array[lost]).max()
         raise OverflowError(f"{name!r} has values up to {largest:.3g}, which are beyond the range of {dtype.name}")
     return tensor(result)
 

@@ -56,6 +56,10 @@ def arange(
 ) -> Tensor:
     """start, start + step, … before `stop`; int64, or the default floating dtype where one of them is a float."""
     need_device("arange", device)
+    if stop is None:
+        start, stop = 0, start
+    if (stop - start) * step < 0:  # nothing, where PyTorch refuses
+        stop = start
     return _t.arange(start, stop, step, dtype=dtype)
 
 

@@ -139,7 +139,7 @@ def nextafter(x1: Tensor | float, x2: Tensor | float, /) -> Tensor:
 def clip(x: Tensor, /, min: Tensor | float | None = None, max: Tensor | float | None = None) -> Tensor:
     """Between `min` and `max` (numbers, or tensors that broadcast to the shape of x), in the dtype of x; NaN stays NaN."""
     out = need_tensor("clip", x)
-    for name, bound, limit in (("maximum", min, "min"), ("minimum", max, "max")):
+    for name, bound, limit in (("clamp_min", min, "min"), ("clamp_max", max, "max")):
         if bound is None:
             continue
         if isinstance(bound, Tensor):

@@ -71,6 +71,8 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
             raise ValueError(
                 f"array_api.cross: dimension {axis} must have extent 3, got shape {tuple(map(int, x.shape))}"
             )
+    ndim = max(a.ndim, b.ndim)
+    a, b = (x.reshape((1,) * (ndim - x.ndim) + tuple(x.shape)) for x in (a, b))
     return _linalg.cross(a, b, dim=axis)
 
 

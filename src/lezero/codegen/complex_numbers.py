@@ -56,6 +56,16 @@ def magnitude(x: Pair) -> X:
     return infinite.where(float("inf"), result)
 
 
+def power(b: Builder, x: Pair, y: Pair) -> Pair:
+    """exp(y * log(x)); of x = 0 it is 1 for y = 0, 0 for other y of positive real part, and NaN else, as in NumPy."""
+    exponent = y * unary(b, "log", x)  # type: ignore[operator]
+    result = unary(b, "exp", exponent)
+    assert isinstance(result, Pair)
+    zero = x.re.eq(0.0) & x.im.eq(0.0)
+    one, nothing = zero & y.re.eq(0.0) & y.im.eq(0.0), zero & (y.re > 0.0)
+    return Pair(one.where(1.0, nothing.where(0.0, result.re)), (one | nothing).where(0.0, result.im))
+
+
 def unary(b: Builder, op: str, x: Pair) -> X | Pair:
     match op:
         case "neg":
@@ -103,6 +113,8 @@ def binary(b: Builder, op: str, x: Pair, y: Pair) -> X | Pair:
             return x * y
         case "div":
             return divide(x, y)
+        case "pow":
+            return power(b, x, y)
         case "eq":
             return x.re.eq(y.re) & x.im.eq(y.im)
         case "ne":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,8 +22,10 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise FileNotFoundError(f"cannot save {str(path)!r}: there is no folder {str(folder)!r}")
     if path.is_dir():
         raise IsADirectoryError(f"cannot save {str(path)!r}: that is a folder")
+    path = Path(os.path.realpath(path))  # a link stays one, and the file that it names is replaced
+    folder, mode = path.parent, _mode(path)
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", suffix=".tmp", dir=folder)
+        handle, temporary = _new_file(path, mode)
     except OSError as error:
         raise _said(error, path, "choose a folder that files can be made in") from None
     try:
@@ -30,7 +33,8 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, _mode(path))
+        if mode is not None:
+            os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException as error:
         with suppress(OSError):
@@ -47,13 +51,25 @@ def _said(error: OSError, path: Path, what_to_do: str) -> OSError:
     return type(error)(error.errno, f"cannot save {str(path)!r}: {error.strerror}; {left}; {what_to_do}")
 
 
-def _mode(path: Path) -> int:
-    """The permissions of the file being replaced, or what a new file would get."""
-    with suppress(OSError):
-        return path.stat().st_mode & 0o777
-    umask = os.umask(0o077)
-    os.umask(umask)
-    return 0o666 & ~umask
+def _mode(path: Path) -> int | None:
+    """The permissions of the file that is to be replaced, None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(f"cannot save {str(path)!r}: that is a device or a pipe, which cannot be replaced")
+    return found.st_mode & 0o777
+
+
+def _new_file(beside: Path, mode: int | None) -> tuple[int, Path]:
+    """An open file that was not there, with the permissions given or those of any new file, and its path."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    while True:
+        # Part of the name, since the whole may be as long as names can be.
+        path = beside.with_name(f".{beside.name[:40]}-{secrets.token_hex(4)}.tmp")
+        with suppress(FileExistsError):
+            return os.open(path, flags, 0o666 if mode is None else mode), path
 
 
 def _sync_folder(folder: Path) -> None:

@@ -13,12 +13,15 @@ import numpy as np
 
 from lezero.graph.dtype import as_dtype, bfloat16
 from lezero.io.archive import ZIP64_FROM, ArchiveError, check_members, stored_member
-from lezero.io.source import Source, Target, arrays_by_name, has_odd_booleans, reading, what_reads, writing
+from lezero.io.source import Source, Target, arrays_of, has_odd_booleans, reading, what_reads, writing
 
 _LENGTHS = {(1, 0): 2, (2, 0): 4}
 """Bytes of the field that says how long the header is."""
 _MAX_HEADER = 10_000
 _MAX_RANK = 64  # NumPy's
+
+
+_LONGEST_NAME = 0xFFFF - len(".npy")  # bytes; zip has 16 bits for it
 
 
 class NpzError(ValueError):
@@ -58,9 +61,7 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     name = info.filename
     with archive.open(info) as member:
         shape, in_columns, dtype = _header(member, name)  # type: ignore[arg-type]
-        if dtype.kind not in "biufc":
-            raise NpzError(f"{name!r} has elements of {dtype}, which are no numbers LeZero has")
-        as_dtype(dtype.newbyteorder("="))
+        _need_numbers(name, dtype)
         data = member.read()
     if len(data) != math.prod(shape) * dtype.itemsize:
         raise NpzError(f"{name!r} of shape {shape} and {dtype} does not fill the {len(data):,} bytes it has")
@@ -68,6 +69,13 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     if has_odd_booleans(array.reshape(-1)):
         raise NpzError(f"{name!r} has booleans that are neither 0 nor 1")
     return array
+
+
+def _need_numbers(name: str, dtype: np.dtype) -> None:
+    try:
+        as_dtype(dtype.newbyteorder("="))
+    except TypeError:
+        raise NpzError(f"{name!r} has elements of {dtype}, which are no numbers LeZero has") from None
 
 
 def _header(member: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -91,16 +99,25 @@ def _header(member: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtyp
     return shape, in_columns, dtype
 
 
+def _shortened(name: str) -> str:
+    return repr(name) if len(name) <= 80 else f"{name[:80]!r}… of {len(name):,} characters"
+
+
 def save_npz(tensors: Mapping[str, Any], path: Target) -> None:
     """Write tensors (or arrays) by name to an ``.npz`` file, which ``numpy.load`` reads, atomically.
 
     Raises
     ------
     NpzError
-        For bfloat16, which the format lacks.
+        For bfloat16 and names that the format lacks, and for arrays of what is no number.
+    TypeError
+        For names that are no text, and for what is no tensor; names it.
     """
-    arrays = arrays_by_name("save_npz", tensors)
+    arrays = arrays_of("save_npz", tensors)
     for name, array in arrays.items():
+        if "\0" in name or len(name.encode()) > _LONGEST_NAME:
+            raise NpzError(f"an archive has no member of the name {_shortened(name)}")
+        _need_numbers(name, array.dtype)
         if array.dtype == bfloat16.numpy:
             raise NpzError(f".npz files have no bfloat16 (of {name!r}); convert to float32 or float16")
     with writing("save_npz", path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:

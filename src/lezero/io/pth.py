@@ -54,8 +54,10 @@ class PthError(PickleError):
 class _View:
     """A tensor of the file: which elements of which storage.  The legacy format has the elements after all of them."""
 
-    def __init__(self, storage: np.ndarray, offset: Any, shape: Any, strides: Any) -> None:
-        self.storage, self.offset, self.shape, self.strides = storage, offset, shape, strides
+    def __init__(
+        self, storage: np.ndarray, offset: Any, shape: Any, strides: Any, lazily: frozenset[str] = frozenset()
+    ) -> None:
+        self.storage, self.offset, self.shape, self.strides, self.lazily = storage, offset, shape, strides, lazily
 
     def nbytes(self) -> int:
         """What it takes as an array; raises where it is none."""
@@ -80,23 +82,39 @@ class _View:
         array = np.lib.stride_tricks.as_strided(start, self.shape, strides, writeable=False).copy()
         if has_odd_booleans(array):
             raise PthError(f"a tensor of shape {self.shape} has booleans that are neither 0 nor 1")
+        if "conj" in self.lazily:
+            np.conjugate(array, out=array)
+        if "neg" in self.lazily:
+            np.negative(array, out=array)
         return array
 
 
-def _rebuilt(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _View:
+def _rebuilt(
+    storage: Any, offset: Any, shape: Any, strides: Any, _: Any = None, __: Any = None, bits: Any = None
+) -> _View:
+    """bits : what is still to be done with the elements; PyTorch conjugates and negates some tensors only when it reads them"""
     if not (isinstance(storage, np.ndarray) and isinstance(shape, tuple) and isinstance(strides, tuple)):
         raise PthError("a tensor is not described as it should be")
-    return _View(storage, offset, shape, strides)
+    lazily = bits or {}
+    if not (isinstance(lazily, dict) and lazily.keys() <= {"conj", "neg"} and all(v is True for v in lazily.values())):
+        raise PthError(f"a tensor of shape {shape} has the metadata {str(bits)[:80]}, which is not known")
+    if lazily and storage.dtype == np.bool_:
+        raise PthError(f"a tensor of booleans is said to be {' and '.join(lazily)}")
+    return _View(storage, offset, shape, strides, frozenset(lazily))
 
 
 def _rebuilt_of_dtype(
-    storage: Any, offset: Any, shape: Any, strides: Any, _: Any, __: Any, dtype: Any, *___: Any
+    storage: Any, offset: Any, shape: Any, strides: Any, _: Any, __: Any, dtype: Any, bits: Any = None
 ) -> _View:
     """Dtypes for which PyTorch has no kind of storage lie in untyped ones."""
     if not (isinstance(storage, np.ndarray) and storage.dtype == np.uint8 and isinstance(dtype, DType)):
         raise PthError("a tensor is not described as it should be")
     return _rebuilt(
-        storage[: storage.nbytes // dtype.itemsize * dtype.itemsize].view(dtype.numpy), offset, shape, strides
+        storage[: storage.nbytes // dtype.itemsize * dtype.itemsize].view(dtype.numpy),
+        offset,
+        shape,
+        strides,
+        bits=bits,
     )
 
 
@@ -280,7 +298,7 @@ class _Wrapper:
     def _tensor(self, view: _View) -> Any:
         from lezero.tensor import tensor
 
-        key = (id(view.storage), view.offset, view.shape, view.strides)
+        key = (id(view.storage), view.offset, view.shape, view.strides, view.lazily)
         if key not in self.done:
             self.kept.append(view.storage)
             self.left -= view.nbytes()

@@ -12,7 +12,7 @@ import numpy as np
 from lezero.graph.dtype import DType, as_dtype
 from lezero.io.archive import ZIP64_FROM, stored_member
 from lezero.io.pth import STORAGES
-from lezero.io.source import Target, writing
+from lezero.io.source import Target, native, writing
 from lezero.io.tree import MAX_DEPTH, at, storage_of
 from lezero.tensor import Tensor
 
@@ -105,7 +105,8 @@ class _Pickled:
         self.out += b"X" + struct.pack("<I", len(raw)) + raw
 
     def _tensor(self, owner: Any, array: np.ndarray) -> None:
-        dtype, array = as_dtype(array.dtype), np.asarray(array, order="C")
+        array = np.asarray(native(array), order="C")
+        dtype = as_dtype(array.dtype)
         if id(owner) not in self._keys:
             self._keys[id(owner)] = len(self.storages)
             self._alive.append(owner)

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from lezero.io.source import Source, Target, arrays_by_name, has_odd_booleans, reading, what_reads, writing
+from lezero.io.source import Source, Target, arrays_of, has_odd_booleans, is_text, reading, what_reads, writing
 
 ALIGN = 64
 MAX_HEADER = 100_000_000  # the reference implementation's limit
@@ -79,8 +79,19 @@ def load_safetensors(path: Source) -> dict[str, Any]:
 
 
 def save_safetensors(tensors: Mapping[str, Any], path: Target, metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors (or arrays) by name to a ``.safetensors`` file, atomically, or to a file open for writing bytes."""
-    arrays = arrays_by_name("save_safetensors", tensors)
+    """Write tensors (or arrays) by name to a ``.safetensors`` file, atomically, or to a file open for writing bytes.
+
+    Raises
+    ------
+    TypeError
+        For names that are no text, what is no tensor, and metadata that are no text; names it.
+    SafetensorsError
+        For dtypes that the format lacks.
+    """
+    arrays = arrays_of("save_safetensors", tensors)
+    for key, value in (metadata or {}).items():
+        if not (is_text(key) and is_text(value)):
+            raise TypeError(f"save_safetensors: metadata are text by text, got {key!r}: {value!r}")
     with writing("save_safetensors", path) as file:
         write(file, arrays, metadata)
 
@@ -141,14 +152,6 @@ def _array(name: str, data: np.ndarray, dtype: np.dtype, shape: tuple[int, ...])
     return array
 
 
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _parse(text: bytes, available: int) -> list[tuple[str, np.dtype, tuple[int, ...], int, int]]:
     """Checked (name, dtype, shape, begin, end), in the order of the data."""
     try:
@@ -165,7 +168,7 @@ def _parse(text: bytes, available: int) -> list[tuple[str, np.dtype, tuple[int, 
             if not isinstance(entry, dict) or any(not isinstance(v, str) for v in entry.values()):
                 raise SafetensorsError("__metadata__ is not a mapping from text to text")
             continue
-        if not _is_text(name):
+        if not is_text(name):
             raise SafetensorsError(f"the name {name!r} is not proper Unicode")
         if isinstance(entry, dict) and isinstance(entry.get("dtype"), str) and entry["dtype"] not in _DTYPES:
             raise SafetensorsError(

@@ -71,10 +71,16 @@ def _from_beginning(name: str, file: Any) -> Any:
 def writing(name: str, target: Target) -> Iterator[BinaryIO]:
     """A file open for writing and reading, whose content becomes that of `target` when the block ends.
 
-    A path gets it all or keeps what it had (``atomic_file``); a file object gets it in a row from where it stands.
+    A path gets it all or keeps what it had (``atomic_file``); a file object gets it in a row from where it stands, and so do
+    devices and pipes.
     """
     if isinstance(target, (str, os.PathLike)):
-        with atomic_file(Path(target)) as file:
+        path = Path(target)
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            with path.open("wb") as device, writing(name, device) as file:
+                yield file
+            return
+        with atomic_file(path) as file:
             yield file
         return
     if not hasattr(target, "write"):
@@ -92,21 +98,48 @@ def _title(file: Any) -> str:
     return name if isinstance(name, str) else f"the {type(file).__name__}"
 
 
-def arrays_by_name(name: str, tensors: Any) -> dict[str, np.ndarray]:
-    """What the function `name` is to write to a file of tensors by name, as arrays."""
+def has_odd_booleans(array: np.ndarray) -> bool:
+    """Whether bytes that are to be booleans are others than 0 and 1, which compute as neither."""
+    return array.dtype == np.bool_ and array.size > 0 and bool(array.view(np.uint8).max() > 1)
+
+
+def arrays_of(name: str, tensors: Any) -> dict[str, np.ndarray]:
+    """The arrays of tensors (or arrays) by name, for formats that hold nothing else.
+
+    Raises
+    ------
+    TypeError
+        For what is no mapping, a name that is no text or not proper Unicode, and what is neither a tensor nor an array.
+    """
     if not isinstance(tensors, Mapping):
         raise TypeError(
             f"{name}: a mapping from name to tensor is needed, such as a module's state_dict(); got a {type(tensors).__name__}"
         )
     for key, value in tensors.items():
-        if not isinstance(value, np.ndarray) and not hasattr(value, "numpy"):
+        if not is_text(key):
+            raise TypeError(f"{name}: a tensor's name is text, got {key!r}")
+        if not (isinstance(value, (np.ndarray, np.generic)) or callable(getattr(value, "numpy", None))):
             raise TypeError(f"{name}: {key!r} is a {type(value).__name__}; tensors and arrays are written")
-    return {key: np.asarray(t if isinstance(t, np.ndarray) else t.numpy()) for key, t in tensors.items()}
+    return {
+        key: native(np.asarray(v if isinstance(v, (np.ndarray, np.generic)) else v.numpy()))
+        for key, v in tensors.items()
+    }
 
 
-def has_odd_booleans(array: np.ndarray) -> bool:
-    """Whether bytes that are to be booleans are others than 0 and 1, which compute as neither."""
-    return array.dtype == np.bool_ and array.size > 0 and bool(array.view(np.uint8).max() > 1)
+def native(array: np.ndarray) -> np.ndarray:
+    """An array in this machine's byte order."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def is_text(name: Any) -> bool:
+    """Whether it is a string that UTF-8 can express (half a surrogate pair is none)."""
+    if not isinstance(name, str):
+        return False
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def what_reads(start: bytes, label: str, asked: str) -> str:
@@ -118,10 +151,11 @@ def what_reads(start: bytes, label: str, asked: str) -> str:
 def format_of(start: bytes) -> str | None:
     """Which format a file with these first bytes is in, where they tell."""
     if start[:4] == b"PK\x03\x04":
-        first = start[30 : 30 + int.from_bytes(start[26:28], "little")]
+        length = int.from_bytes(start[26:28], "little")
+        first = start[30 : 30 + length]
         if first == b"header.json":
             return "lzm"
-        if first.endswith(b".npy"):
+        if first.endswith(b".npy") or len(first) < length:  # only names of tensors are that long
             return "npz"
         return "pth" if b"/data.pkl" in start[30:300] else None
     if start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04":

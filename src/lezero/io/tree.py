@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from lezero.graph.dtype import DType, as_dtype, by_name
+from lezero.io.source import native
 from lezero.tensor import Tensor
 
 MAX_DEPTH = 100
@@ -96,6 +97,7 @@ class _Encoder:
         return self._array("$tensor", storage_of(t), path, t.numpy())
 
     def _array(self, kind: str, owner: Any, path: tuple[str, ...], array: np.ndarray) -> Any:
+        array = native(array)
         dtype = as_dtype(array.dtype)
         name = self._names.get(id(owner))
         if name is None:

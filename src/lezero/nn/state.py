@@ -9,7 +9,7 @@ import numpy as np
 
 from lezero.nn import hooks
 from lezero.nn.parameter import Parameter, constant_tensor
-from lezero.tensor import Tensor, make_parameter, no_grad
+from lezero.tensor import Tensor, no_grad
 
 if TYPE_CHECKING:
     from lezero.nn.module import Module
@@ -90,11 +90,11 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
                 continue
             new = state[key]
             if isinstance(new, (np.ndarray, np.generic)):
-                new = constant_tensor(np.asarray(new))
-            elif isinstance(new, Tensor) and new._buffer is not None and not assign:
-                new = make_parameter(
-                    Tensor, new, False
-                )  # the extents of a weight are no symbols, wherever it came from
+                try:
+                    new = constant_tensor(np.asarray(new))
+                except TypeError as error:
+                    errors.append(f"{key}: {error}")
+                    continue
             if not isinstance(new, Tensor):
                 errors.append(f"{key}: expected a tensor or an array, got {type(new).__name__}")
             elif tuple(new.shape) != tuple(have.shape):
@@ -109,7 +109,7 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
                 extras.append((owner, state[prefix + EXTRA]))
             else:
                 missing.append(prefix + EXTRA)
-    unexpected = [*extra_unexpected, *(k for k in state if k not in expected)]
+    unexpected = [*extra_unexpected, *(str(k) for k in state if k not in expected)]
     if errors or (strict and (missing or unexpected)):
         complaint = _complaint(module, missing if strict else [], unexpected if strict else [], errors)
         raise RuntimeError(complaint + _inside(state, expected))
@@ -160,6 +160,7 @@ _PREFIXES = "module", "_orig_mod", "model"
 
 def _assigned(have: Tensor, new: Tensor) -> Tensor:
     if not isinstance(have, Parameter):
+        new.realize()._dynamic = ()  # the extents of what a module owns are no symbols
         return new
     return new if isinstance(new, Parameter) else Parameter(new, requires_grad=have.requires_grad)
 

@@ -242,10 +242,12 @@ class pow(Elementwise):
         return np.power(a, b)
 
     def gradient(dy, y, a, b):
+        from lezero.ops.complexes import imag, real
         from lezero.ops.functions import log
 
         da = where(b == 0, 0, dy * conjugate(b * a ** (b - 1)))
-        exponent_counts = (a == 0) & (b == 0) if b.dtype.is_complex else (a == 0) & (b >= 0)
+        not_negative = (real(b) >= 0) & (imag(b) == 0) if b.dtype.is_complex else b >= 0
+        exponent_counts = (a == 0) & not_negative
         db = where(exponent_counts, 0, dy * conjugate(y * log(where(exponent_counts, 1, a))))
         return da, db
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import sys
 from collections import Counter
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 from lezero.graph.dim import Dim, evaluate
 from lezero.graph.node import Graph, Node, show
@@ -267,7 +267,7 @@ def explain(function: Callable, *inputs: Any, backward: bool = False, **options:
     if isinstance(function, Jitted):
         function = inspect.unwrap(function)
     name = getattr(function, "__name__", type(function).__name__)
-    with switched(STATE, "capture", STATE.capture), recorded_only(name) as (rec, old):
+    with switched(STATE, "capture", STATE.capture), recorded_only(name) as (rec, changed):
         sites = _Sites(recorder.find_site)
         with switched(recorder, "find_site", sites):
             result = function(*inputs, **options)
@@ -276,7 +276,7 @@ def explain(function: Callable, *inputs: Any, backward: bool = False, **options:
         handles = run._live(rec)
         if not handles:
             raise ValueError(f"explain: {name} computed nothing that is returned or kept")
-        written = {id(t) for t in old if t._rec is rec}
+        written = {id(t) for at, _ in changed if (t := at()) is not None and t._rec is rec}
         ending = run._ending(rec, handles)
         rewritten = [k for k, t in enumerate(rec.leaf_handles) if t is not None and id(t) in written]
         donated = frozenset(rewritten) if not ending.waiting else frozenset()
@@ -435,7 +435,7 @@ class _Watch:
 
     def __init__(self, name: str):
         self.name = name
-        self.made: list[tuple[Handle, list[Any]]] = []  # tensors made by the function with a value, and what they were
+        self.before: list[tuple[ref[Handle], list[Any]]] = []  # tensors the function changed, and what they were before
         self.others: list[Callable[[], None]] = []  # put back what is not in handles
 
     def refuse(self, why: str = "a value is read (by .item(), .numpy(), printing, or an `if` on a tensor)") -> None:
@@ -453,50 +453,53 @@ class _Watch:
         pass
 
     def uses_grad(self, t: Handle, read: bool = True) -> None:
-        pass
+        self._note(t)
+
+    def _note(self, t: Handle) -> None:
+        if t._rec is not STATE.recording:
+            self.before.append((ref(t), [getattr(t, k) for k in _KEPT]))
 
     def before_write(self, t: Handle) -> None:
-        if t._buffer is not None:
-            self.made.append((t, [getattr(t, k) for k in _KEPT]))
+        while t._base is not None:
+            t = t._base
+        todo: list[Handle] = [t]  # with its views, which are no more what they were either
+        while todo:
+            t = todo.pop()
+            self._note(t)
+            todo += [view for r in t._views or () if (view := r()) is not None]
 
 
 class recorded_only:
-    """Record in a recording of its own; put every tensor back at the end."""
+    """Record in a recording of its own; put back at the end what was changed.  Other threads go on with theirs meanwhile."""
 
     def __init__(self, name: str):
         self.name = name
 
-    def __enter__(self) -> tuple[Recording, list[Handle]]:
+    def __enter__(self) -> tuple[Recording, list[tuple[ref[Handle], list[Any]]]]:
         if STATE.capture is not None:
             STATE.capture.refuse("explain is called")
         run.run_now()
-        self._before = [
-            (t, [getattr(t, k) for k in _KEPT], t._views and list(t._views))
-            for t in gc.get_objects()
-            if issubclass(type(t), Handle)  # isinstance would ask lazy modules for their class
-        ]
         self._generator = default_generator.get_state()
         self._outer, self.rec = STATE.recording, Recording()
         self.rec.root = self.rec.tail = Root()  # a trie of its own: nodes of another know no layers
         self._watch = _Watch(self.name)
+        recorder.count_capture(1)
         STATE.recording, STATE.capture = self.rec, self._watch
-        return self.rec, [t for t, _, _ in self._before]
+        return self.rec, self._watch.before
 
     def __exit__(self, *error: Any) -> None:
         STATE.recording, STATE.capture = self._outer, None
+        recorder.count_capture(-1)
         default_generator.set_state(self._generator)
-        known = set()
-        for t, values, *views in [*reversed(self._watch.made), *self._before]:
-            known.add(id(t))
-            for k, v in zip(_KEPT, values):
-                setattr(t, k, v)
-            if views:
-                t._views = views[0]
+        for at, values in reversed(self._watch.before):
+            if (t := at()) is not None:
+                for k, v in zip(_KEPT, values):
+                    setattr(t, k, v)
         for r in self.rec.handles:
             t = r()
-            if t is not None and id(t) not in known:
+            if t is not None and t._rec is self.rec:
                 t._rec = None
-        for put_back in self._watch.others:
+        for put_back in reversed(self._watch.others):
             put_back()
         run._release(self.rec)
         recorder.forget(self.rec.root)

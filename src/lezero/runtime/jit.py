@@ -13,9 +13,9 @@ there when it was called.
 
 from __future__ import annotations
 
+import cmath
 import functools
 import sys
-import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from operator import is_
@@ -39,7 +39,6 @@ from lezero.schedule.budget import Limit, MemoryLimitError, MemoryReport, parse_
 
 MAX_VARIANTS = 16
 """Variants kept for one captured function; the least recently used goes first."""
-_counting = threading.Lock()
 
 
 class CaptureError(RuntimeError):
@@ -99,7 +98,7 @@ class Capture:
             t._buffer = buffer() if type(buffer) is ref else buffer
         for t, grad, _ in self.grads.values():
             t._grad = grad
-        for put_back in self.others:
+        for put_back in reversed(self.others):
             put_back()
 
 
@@ -480,6 +479,8 @@ def _flatten(tree: Any, tensors: list[Handle], name: str) -> Hashable:
         return ("dict", tuple((k, _flatten(v, tensors, name)) for k, v in tree.items()))
     if isinstance(tree, (list, tuple)):
         return (type(tree).__name__, tuple([_flatten(v, tensors, name) for v in tree]))
+    if isinstance(tree, (float, complex)) and (not tree or cmath.isnan(tree)):
+        return (type(tree), repr(tree))  # 0.0 and -0.0 are equal, and NaN equals nothing
     try:
         hash(tree)
     except TypeError:
@@ -506,6 +507,7 @@ class Jitted:
         self._fn = fn
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._variants: OrderedDict[Hashable, Variant] = OrderedDict()
+        self._memory_limit = memory_limit
         self._limit: Limit | None = None
         if memory_limit is not None:
             name = f"lz.jit: {self._name}()"
@@ -518,6 +520,13 @@ class Jitted:
     def memory(self) -> MemoryReport | None:
         """What keeping to the memory limit took in the last call; None without a limit or before the first call."""
         return None if self._limit is None else self._limit.report
+
+    def __reduce__(self) -> Any:
+        """Copied and pickled as the function, bound to the copy where it is a module's, and captured anew at its next calls."""
+        name = getattr(self, "__qualname__", "")
+        if getattr(sys.modules.get(getattr(self, "__module__", "")), name, None) is self:
+            return name  # found by name, as functions are
+        return Jitted, (self._fn, self._memory_limit)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -557,8 +566,7 @@ class Jitted:
         rec.bindings.clear()
         rec.root = rec.tail = self._root
         capture = Capture(self._name)
-        with _counting:
-            recorder.capturing += 1
+        recorder.count_capture(1)
         try:
             state.capture = capture
             result = self._fn(*args, **kwargs)
@@ -569,8 +577,7 @@ class Jitted:
             raise
         finally:
             state.capture = None  # first, and before any call: an interrupt may come with the next one
-            with _counting:
-                recorder.capturing -= 1
+            recorder.count_capture(-1)
         variant = Variant(rec, self._root, capture, result, arguments)
         if before is not None:
             if variant.same(before):

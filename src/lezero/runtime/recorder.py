@@ -80,7 +80,9 @@ class _State(threading.local):
         self.skip_update: Any = None  # a 0-d bool: where it holds, optimizers leave everything as it is
         self.site: tuple[str, int] | None = None  # the line to give recorded nodes, where it is known already
         self.capture: Any = None  # the jit capture in progress
-        self.adopted: list[Handle] | None = None  # handles re-pointed while a segment is being learned
+        self.adopted: list[tuple] | None = (
+            None  # handles re-pointed while a segment is learned, and what they stood for
+        )
 
 
 class Recording:
@@ -203,6 +205,16 @@ journal: list[tuple[Handle, Buffer]] | None = None
 STATE = _State()
 capturing = 0
 """How many captures are in progress, in all threads: modules look here first, since it is quicker than STATE."""
+_counting = threading.Lock()
+
+
+def count_capture(by: int) -> None:
+    """One capture more (1) or less (-1) is in progress."""
+    global capturing
+    with _counting:
+        capturing += by
+
+
 tensor_class: type[Handle] = Handle  # set by lezero.tensor
 
 
@@ -609,7 +621,7 @@ def _point(handles: Sequence[Handle], nodes: Sequence[Node]) -> None:
     rec, capture = state.recording, state.capture
     imported, made = rec.imported, rec.handles
     if state.adopted is not None:
-        state.adopted.extend(handles)
+        state.adopted.extend([(t, t._rec, t._node, t._buffer, t._shape, t._history) for t in handles])
     for t, node in zip(handles, nodes):
         imported.pop(id(t), None)
         if capture is not None:

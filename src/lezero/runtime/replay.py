@@ -159,13 +159,17 @@ def replayed(table: dict[Any, Segment], key: Hashable, fn: Callable[[], Any], re
         with dims.noting_guards() as guards:
             result = fn()
         adopted, state.adopted = state.adopted, outer
+    except BaseException:
+        if state.recording is rec:  # otherwise a run has been, and it settled what became of them
+            _put_back(state.adopted)
+        raise
     finally:
         state.adopted = outer
     if outer is not None:
         outer.extend(adopted)
     if state.recording is not rec or len(rec.bindings) != symbols:
         return result
-    segment = _learn(rec, start, count, leaves, made, scalars, adopted, places, reads, tuple(guards))
+    segment = _learn(rec, start, count, leaves, made, scalars, [t for t, *_ in adopted], places, reads, tuple(guards))
     if segment is not None:
         for known in [k for k, s in table.items() if s.root.forgotten]:
             del table[known]
@@ -173,6 +177,14 @@ def replayed(table: dict[Any, Segment], key: Hashable, fn: Callable[[], Any], re
             table.clear()
         table[start, key] = segment
     return result
+
+
+def _put_back(adopted: Sequence[tuple] | None) -> None:
+    """Point handles at what they stood for: half a step is none."""
+    for t, rec, node, buffer, shape, history in reversed(adopted or ()):
+        STATE.recording.imported.pop(id(t), None)
+        t._rec, t._node, t._buffer, t._shape, t._history = rec, node, buffer, shape, history
+        recorder.stale_views(t)
 
 
 def _itself(value: Any) -> Any:

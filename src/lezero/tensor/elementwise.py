@@ -232,18 +232,17 @@ class Elementwise(Core):
 
     def clamp(self, min: Any = None, max: Any = None) -> Self:
         """Between `min` and `max`, either of which may be left out."""
-        out = self
         if min is None and max is None:
             raise ValueError("clamp: give min, max or both")
         if self.dtype.kind in "iu":
             for name, bound in (("min", min), ("max", max)):
                 if type(bound) is int:
                     need_fit(f"clamp: {name}", bound, self.dtype)
-        if min is not None:
-            out = record(OPS["maximum"], (out, min), ())
-        if max is not None:
-            out = record(OPS["minimum"], (out, max), ())
-        return out
+        if min is None:
+            return record(OPS["clamp_max"], (self, max), ())
+        if max is None:
+            return record(OPS["clamp_min"], (self, min), ())
+        return record(OPS["clamp"], (self, min, max), ())
 
     clip = clamp
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from lezero.ops.base import REGISTRY as OPS
@@ -67,6 +68,8 @@ class Gradients(Core):
         if requires_grad == self._requires_grad or (requires_grad and not self.is_leaf):
             return self
         rec = STATE.recording
+        if STATE.capture is not None:
+            STATE.capture.others.append(partial(setattr, self, "_requires_grad", self._requires_grad))
         self._requires_grad = bool(requires_grad)
         rec.imported.pop(id(self), None)
         if self._rec is not None:

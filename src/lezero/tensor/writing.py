@@ -10,7 +10,8 @@ from lezero.arguments import need_number, need_real
 from lezero.graph.dtype import float64, iinfo
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes
-from lezero.runtime.recorder import assign, record
+from lezero.runtime import recorder
+from lezero.runtime.recorder import STATE, assign, record
 from lezero.tensor.core import Core
 from lezero.tensor.creation import need_fit, rand, randint, randn, tensor
 
@@ -71,7 +72,18 @@ class Writing(Core):
     def copy_(self, source: Any) -> Self:
         """Overwrite with `source`, broadcast and cast."""
         source = source if isinstance(source, Core) else tensor(source)
-        return self._set(source._cast(self.dtype))
+        return self._set(self._of_own_extents(source)._cast(self.dtype))
+
+    def _of_own_extents(self, source: Any) -> Any:
+        """A value that is there, with those extents as symbols that are symbols here: a weight stays one, whatever is copied into it."""
+        if self._buffer is None or source._buffer is None or source._dynamic == self._dynamic:
+            return source
+        tracked = STATE.grad_mode and (source._requires_grad or source._history is not None)
+        if tracked or source._buffer.array.shape != self._buffer.array.shape:
+            return source
+        made: Any = recorder.tensor_class.__new__(recorder.tensor_class)
+        made._buffer, made._dynamic = source._buffer, self._dynamic
+        return made
 
     def fill_(self, value: Any) -> Self:
         if not isinstance(value, Core):

@@ -52,8 +52,10 @@ def _cut(x: Tensor, axis: int, before: int, after: int) -> Tensor:
     if not before and not after:
         return x
     left = x.shape[axis] - before - after
-    if left < 0:
-        raise ValueError(f"pad: {before} and {after} elements cannot be cut off an extent of {int(x.shape[axis])}")
+    if left < 1:
+        raise ValueError(
+            f"pad: {before} and {after} elements cut off leave nothing of a dimension of {int(x.shape[axis])}"
+        )
     return x.narrow(axis, before, left)
 
 

@@ -106,7 +106,9 @@ def pack_padded_sequence(
         )
     x = input.transpose(0, 1) if batch_first else input
     steps, batch = int(x.shape[0]), int(x.shape[1])
-    counts = np.asarray(lengths.tolist() if isinstance(lengths, Tensor) else lengths, np.int64)
+    counts = np.asarray(lengths.tolist() if isinstance(lengths, Tensor) else lengths)
+    if counts.size and counts.dtype.kind not in "iu":
+        raise ValueError(f"pack_padded_sequence: lengths are integers, got {counts.tolist()}")
     if counts.shape != (batch,):
         raise ValueError(f"pack_padded_sequence: a length for each of {batch} sequences is needed, got {counts.shape}")
     if batch == 0 or counts.min() < 1 or counts.max() > steps:
