@@ -135,3 +135,58 @@ def test_a_tensor_recorded_in_one_thread_and_used_in_another():
     thread.start()
     thread.join()
     equal(made[0] + 1, np.full((2, 2), 4.0))
+
+
+def test_what_one_thread_writes_another_sees_at_its_next_use():
+    w, seen = lz.zeros(3), []
+    rows = w[:1]
+    lz.realize(w)
+    used, written = threading.Event(), threading.Event()
+
+    def reader():
+        before = w.detach() * 1, rows * 1  # recorded, not run
+        used.set()
+        written.wait(10)
+        seen.extend([(w.detach() * 1).tolist(), (rows * 1).tolist(), *(y.tolist() for y in before)])
+
+    thread = threading.Thread(target=reader)
+    thread.start()
+    used.wait(10)
+    with lz.no_grad():
+        w.fill_(5.0)
+    w.tolist()
+    written.set()
+    thread.join()
+    assert seen == [[5.0] * 3, [5.0], [0.0] * 3, [0.0]]
+
+
+def test_a_step_replayed_in_one_thread_is_seen_by_another():
+    net = small_net(0)
+    optimizer = lz.optim.SGD(net.parameters(), lr=0.1)
+    weight, differ, now = next(net.parameters()), [], []
+    x = lz.tensor(np.float32(data(4, seed=4)[0]))
+
+    def step():
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    step(), step(), step()  # from here on steps are replayed
+    turns = threading.Barrier(2, timeout=60)
+
+    def reader():
+        for _ in range(3):
+            kept = weight.detach() * 1  # noqa: F841 -- recorded, not run
+            turns.wait()
+            turns.wait()
+            differ.append(float((weight.detach() * 1 - lz.tensor(now[0])).abs().max()))
+
+    thread = threading.Thread(target=reader)
+    thread.start()
+    for _ in range(3):
+        turns.wait()
+        step()
+        now[:] = [weight.detach().numpy().copy()]
+        turns.wait()
+    thread.join()
+    assert differ == [0.0] * 3

@@ -13,10 +13,10 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from lezero.graph import dim as dims
 from lezero.graph.dim import Dim
@@ -69,11 +69,16 @@ class Handle:
     _weak = False
 
 
+thread_states: WeakKeyDictionary[threading.Thread, dict[str, Any]] = WeakKeyDictionary()
+"""What the state is in each thread that has one."""
+
+
 class _State(threading.local):
     """Per thread: the recording in progress and the modes."""
 
     def __init__(self) -> None:
         self.recording = Recording()
+        thread_states[threading.current_thread()] = self.__dict__  # of this thread
         self.grad_mode = True
         self.in_rule = False  # inside a gradient rule: Python scalars are constants
         self.autocast: Any = None  # (operation, operands) -> operands, while operations choose their precision
@@ -630,6 +635,18 @@ def _point(handles: Sequence[Handle], nodes: Sequence[Node]) -> None:
             journal.append((t, t._buffer))
         made.append(ref(t))  # first: an interrupt in between must not leave a handle that no run knows of
         t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
+    if len(thread_states) > 1:
+        tell_other_threads(handles)
+
+
+def tell_other_threads(written: Iterable[Handle]) -> None:
+    """Other threads that have used these handles in the recordings they are making use their new values from now on."""
+    mine = STATE.recording
+    for state in list(thread_states.values()):
+        rec = state.get("recording")
+        if rec is not None and rec is not mine:
+            for t in written:
+                rec.imported.pop(id(t), None)
 
 
 def assign_together(handles: Sequence[Handle], values: Sequence[Handle]) -> None:
@@ -726,6 +743,8 @@ def stale_views(t: Handle, fresh: Collection[int] = ()) -> None:
         if id(view) not in fresh:
             STATE.recording.imported.pop(id(view), None)
             view._rec = view._buffer = view._shape = view._history = None
+            if len(thread_states) > 1:
+                tell_other_threads((view,))
             stale_views(view, fresh)
     t._views = alive
 

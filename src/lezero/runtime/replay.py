@@ -132,6 +132,8 @@ class Segment:
             written = {id(r()) for r, _ in self.adopted}
             for t in viewed:
                 recorder.stale_views(t, written)
+        if len(recorder.thread_states) > 1:
+            recorder.tell_other_threads([t for r, _ in self.adopted if (t := r()) is not None])
         rec.tail, rec.count = self.end, rec.count + self.count
 
 
@@ -185,6 +187,7 @@ def _put_back(adopted: Sequence[tuple] | None) -> None:
         STATE.recording.imported.pop(id(t), None)
         t._rec, t._node, t._buffer, t._shape, t._history = rec, node, buffer, shape, history
         recorder.stale_views(t)
+    recorder.tell_other_threads([t for t, *_ in adopted or ()])
 
 
 def _itself(value: Any) -> Any:
