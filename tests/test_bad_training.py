@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -173,7 +172,7 @@ def test_a_folder_one_may_not_write_to(tmp_path, monkeypatch):
     def refused(*_, **__):
         raise PermissionError(13, "Permission denied", "a temporary name")
 
-    monkeypatch.setattr(tempfile, "mkstemp", refused)
+    monkeypatch.setattr(os, "open", refused)
     with pytest.raises(
         PermissionError, match=r"cannot save .*x\.lzm.*: Permission denied; the file that was there is as it was"
     ) as e:
