@@ -237,13 +237,64 @@ def test_values_that_decide_are_refused(read, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_branch_on_an_extent_is_found(tmp_path, nothing_compiled):
-    def f(a):
-        return a * 2 if a.shape[0] > 3 else a
+def looped(a):
+    for _ in range(a.shape[1]):
+        a = a + 1
+    return a
 
-    with pytest.raises(VerificationError, match="differs"):
-        to_onnx(f, lz.ones(2, 3), tmp_path / "m.onnx", dynamic_shapes={"a": {0: "n"}})
+
+def branched(a):
+    return a * 2 if a.shape[1] > 300 else a
+
+
+class Steps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.LSTMCell(3, 4)
+
+    def forward(self, a):
+        state = None
+        for t in range(a.shape[1]):
+            state = self.cell(a[:, t], state)
+        return state[0]
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("program, operation", [
+    (looped, r"add\(\)"), (branched, r"mul\(\)"), (Steps(), r"slice\(starts=\(0, 4"),
+    (lambda a: a.reshape(a.shape[0], int(a.shape[1]) * 3), r"reshape\(shape=\(2, 12\)"),
+    (lambda a: a / int(a.shape[1]), r"div\(\)"),
+    (lambda a: a + lz.tensor(np.ones((a.shape[1], 1), "f4")), r"add\(\)"),
+])  # fmt: skip
+def test_a_program_that_changes_with_an_extent_is_refused(program, operation, verify, tmp_path, nothing_compiled):
+    x, dims = lz.ones(2, 4, 3), {"a": {0: "batch", 1: "length"}}
+    with pytest.raises(
+        ExportError, match=rf"(?s)'length' is not free.*{operation}.*test_export.py, line \d+.*dynamic_shapes"
+    ):
+        to_onnx(program, x, tmp_path / "m.onnx", dynamic_shapes=dims, verify=verify)
     assert not list(tmp_path.iterdir())
+    to_onnx(program, x, tmp_path / "m.onnx", dynamic_shapes={"a": {0: "batch"}}, verify=True)
+
+
+def test_the_line_of_a_comparison_is_named_and_its_range_may_settle_it(tmp_path, nothing_compiled):
+    line = branched.__code__.co_firstlineno + 1
+    with pytest.raises(ExportError, match=f"it is 301.*line {line}"):
+        to_onnx(branched, lz.ones(2, 4), tmp_path / "m.onnx", dynamic_shapes={"a": {1: "n"}}, verify=False)
+    to_onnx(branched, lz.ones(2, 4), tmp_path / "m.onnx", dynamic_shapes={"a": {1: Dim("n", max=300)}})
+
+
+@pytest.mark.parametrize("program", [
+    lambda a: a[:, :3] / a.shape[1], lambda a: a + lz.tensor([1.0, 2.0, 3.0, 4.0]).reshape(1, 1, 4),
+    lambda a: lz.zeros_like(a[:, :1, 0] + lz.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])) + a[:, 0, :1],
+])  # fmt: skip
+@pytest.mark.parametrize("length", [4, 7])
+def test_extents_that_constants_have_too_stay_free(program, length, tmp_path, nothing_compiled):
+    to_onnx(
+        program,
+        lz.randn(2, length, 4),
+        tmp_path / "m.onnx",
+        dynamic_shapes={"a": {0: "batch", 1: "length"}},
+    )
 
 
 def test_an_interrupted_export_leaves_the_file_that_was_there(tmp_path, monkeypatch, nothing_compiled):

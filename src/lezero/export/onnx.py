@@ -12,6 +12,7 @@ import numpy as np
 
 import lezero
 from lezero.export import operators, verify
+from lezero.export.free import check_free
 from lezero.export.trace import ExportError, Traced, trace
 from lezero.export.windows import APART
 from lezero.export.writer import Writer
@@ -79,7 +80,7 @@ def to_onnx(
     ------
     ExportError
         If an operation has no counterpart in ONNX (the message has the line that recorded it), or an extent that was given a
-        name does not stay free.
+        name does not stay free: the program loops over it or decides by it, which is found by recording at other extents.
     VerificationError
         If the file computes something else; it is not written.
     ImportError
@@ -93,10 +94,11 @@ def to_onnx(
     if not LEAST_OPSET <= opset <= package().defs.onnx_opset_version():
         raise ExportError(f"opset is {LEAST_OPSET} to {package().defs.onnx_opset_version()}, not {opset}")
     dynamic = {n: {axis: d.name for axis, d in axes.items()} for n, axes in dims.items()}
+    named = {d.name: d for axes in dims.values() for d in axes.values()}
     traced = trace(model, examples, names, dynamic)
+    check_free(model, examples, names, dynamic, named, traced)
     file = _Export(traced, names, output_names, dynamic, opset)
     proto = file.model(type(model).__name__)
-    named = {d.name: d for axes in dims.values() for d in axes.values()}
     for d in named.values():
         _note(proto, f"lezero.dim.{d.name}", f"{d.min}..{'' if d.max is None else d.max}")
     _write(
@@ -205,7 +207,7 @@ class _Export:
             for axis, d in enumerate(node.shape):
                 if type(d) is Extent and len(d.expr) == 1:
                     places.setdefault(d.expr[0][0][0][1], (name, axis))
-        self.writer = Writer(opset, places, traced.symbols)
+        self.writer = Writer(opset, places, traced.symbols, traced.bindings)
         self.known: dict[Node, str] = {}
 
     def model(self, title: str) -> Any:

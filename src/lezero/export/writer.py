@@ -18,9 +18,13 @@ class Writer:
 
     opset : version of the operators
     places : symbol number -> (input name, axis) where it can be seen
+    bindings : extents of the symbols, for those that no input has: they are constants
     """
 
-    def __init__(self, opset: int, places: dict[int, tuple[str, int]], symbols: dict[int, str]):
+    def __init__(
+        self, opset: int, places: dict[int, tuple[str, int]], symbols: dict[int, str], bindings: Sequence[int]
+    ):
+        self.bindings = bindings
         self.onnx, self.opset, self.places, self.symbols = package(), opset, places, symbols
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
@@ -93,7 +97,9 @@ class Writer:
     def _atom(self, atom: tuple) -> str:
         key = ("atom", atom)
         if key not in self._known:
-            if atom[0] == "s":
+            if atom[0] == "s" and atom[1] not in self.places:
+                self._known[key] = self.integers([self.bindings[atom[1]]])
+            elif atom[0] == "s":
                 source, axis = self.places[atom[1]]
                 whole = self._known.get(("shape", source))
                 if whole is None:
