@@ -309,3 +309,45 @@ def test_an_interrupted_export_leaves_the_file_that_was_there(tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         to_onnx(nn.Linear(3, 2), lz.ones(2, 3), path, external_data=True)
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.calls, self.seen = nn.BatchNorm1d(3), 0, []
+        self.last = lz.zeros(3)
+
+    def forward(self, x):
+        self.calls += 1
+        self.seen.append(self.calls)
+        self.last.add_(1)
+        self.extra = x
+        return self.norm(x) * self.calls + self.last
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_model_is_as_before(verify, wrapped, tmp_path, nothing_compiled):
+    net = Counting()
+    before, own = {k: v.numpy().copy() for k, v in net.state_dict().items()}, dict(vars(net))
+    x = lz.randn(4, 3)
+    to_onnx((lambda a: net(a) + 0) if wrapped else net, x, tmp_path / "m.onnx", verify=verify)
+    assert vars(net) == own and net.calls == 0 and net.seen == [] and net.training
+    np.testing.assert_array_equal(net.last.numpy(), 0)
+    for name, value in net.state_dict().items():
+        np.testing.assert_array_equal(value.numpy(), before[name])
+    session = runtime.InferenceSession(str(tmp_path / "m.onnx"))
+    (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(got, net(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+    assert net.calls == 1
+
+
+def test_a_model_that_fails_while_it_is_exported_is_as_before(tmp_path, nothing_compiled):
+    class Failing(Counting):
+        def forward(self, x):
+            return lz.cummax(super().forward(x), 0)[0]
+
+    net = Failing()
+    with pytest.raises(ExportError, match="cummax"):
+        to_onnx(net, lz.randn(4, 3), tmp_path / "m.onnx")
+    assert net.calls == 0 and net.seen == [] and int(net.norm.num_batches_tracked) == 0

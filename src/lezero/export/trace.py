@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lezero.export.state import unchanged
 from lezero.graph.dim import Dim as Extent
 from lezero.graph.dim import Guard, noting_guards
 from lezero.graph.node import Graph, Node
@@ -96,7 +97,11 @@ def _traced(
 ) -> Traced:  # fmt: skip
     asked = _Asked()
     examples = [_resized(t, dynamic.get(n, {}), sizes) for t, n in zip(args, names)]
-    with no_grad(), explain.recorded_only(getattr(function, "__name__", type(function).__name__)) as (rec, _):
+    with (
+        unchanged(function),
+        no_grad(),
+        explain.recorded_only(getattr(function, "__name__", type(function).__name__)) as (rec, _),
+    ):
         for example, name in zip(examples, names):
             example._dynamic = tuple(sorted(dynamic.get(name, {})))
             import_handle(rec, example)

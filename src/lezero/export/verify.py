@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lezero.export.state import unchanged
 from lezero.export.trace import ExportError, _resized, _tensors
 from lezero.onnx.program import package
 from lezero.tensor import Tensor, no_grad
@@ -40,7 +41,7 @@ def compare(
     found = []
     for sizes in _cases(examples, names, dynamic, dims):
         inputs = [_resized(t, dynamic.get(n, {}), sizes) for t, n in zip(examples, names)]
-        with no_grad():
+        with unchanged(model), no_grad():
             wanted = [t.detach().numpy() for t in _tensors(_called(model, inputs, sizes))]
         got = session.run(None, {n: t.numpy() for n, t in zip(names, inputs) if n in _inputs(session)})
         found.append(
