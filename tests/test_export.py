@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -117,6 +118,9 @@ def test_extents_that_are_computed(tmp_path):
 def test_data_in_a_file_of_its_own(tmp_path):
     net = nn.Linear(30, 40)
     path = tmp_path / "sub" / "m.onnx"
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        to_onnx(net, lz.randn(2, 30), path)
+    path.parent.mkdir()
     to_onnx(net, lz.randn(2, 30), path, external_data=True)
     assert (tmp_path / "sub" / "m.onnx.data").stat().st_size >= 4 * 30 * 40
     assert sorted(p.name for p in path.parent.iterdir()) == ["m.onnx", "m.onnx.data"]
@@ -151,10 +155,15 @@ def test_a_file_that_was_there_stays_when_an_export_fails(tmp_path):
     ({"opset": 9}, "opset is 13"),
     ({"opset": "18"}, "whole number"),
     ({"opset": 99}, "opset is 13"),
+    ({"opset": True}, "whole number"),
     ({"input_names": "x"}, "a list of names"),
+    ({"input_names": [""]}, "not empty"),
+    ({"output_names": [""]}, "not empty"),
+    ({"output_names": "y"}, "a list of names"),
     ({"dynamic_shapes": ["n"]}, "by input"),
     ({"dynamic_shapes": {"input": ["n"]}}, "by input"),
-    ({"dynamic_shapes": {"input": {0: 5}}}, "a name or a Dim"),
+    ({"dynamic_shapes": {"input": {0: 5}}}, "a name or a Dim, got 5 .* leave out"),
+    ({"dynamic_shapes": {"input": {"0": "n"}}}, "an axis is a whole number, got '0'"),
     ({"dynamic_shapes": {"input": {0: Dim("n", min=3)}}}, "is 2 in the example"),
     ({"dynamic_shapes": {"input": {1: "n"}}}, "the model refuses"),
     ({"input_names": ["a", "b"]}, "as many different names"),
@@ -283,6 +292,15 @@ def test_the_line_of_a_comparison_is_named_and_its_range_may_settle_it(tmp_path,
     to_onnx(branched, lz.ones(2, 4), tmp_path / "m.onnx", dynamic_shapes={"a": {1: Dim("n", max=300)}})
 
 
+def test_an_extent_that_the_program_refuses_is_named(tmp_path, nothing_compiled):
+    def f(a):
+        assert int(a.shape[0]) == 2, "two rows"
+        return a + 1
+
+    with pytest.raises(ExportError, match="'n' is not free: at 3: AssertionError: two rows"):
+        to_onnx(f, lz.ones(2, 4), tmp_path / "m.onnx", dynamic_shapes={"a": {0: "n"}}, verify=False)
+
+
 @pytest.mark.parametrize("program", [
     lambda a: a[:, :3] / a.shape[1], lambda a: a + lz.tensor([1.0, 2.0, 3.0, 4.0]).reshape(1, 1, 4),
     lambda a: lz.zeros_like(a[:, :1, 0] + lz.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])) + a[:, 0, :1],
@@ -351,3 +369,81 @@ def test_a_model_that_fails_while_it_is_exported_is_as_before(tmp_path, nothing_
     with pytest.raises(ExportError, match="cummax"):
         to_onnx(net, lz.randn(4, 3), tmp_path / "m.onnx")
     assert net.calls == 0 and net.seen == [] and int(net.norm.num_batches_tracked) == 0
+
+
+@pytest.mark.parametrize("args, message", [
+    ({"x": 1}, "number 0 is a dict"), (None, "number 0 is None"), ((lz.ones(2), None), "number 1 is None"),
+])  # fmt: skip
+def test_inputs_that_are_no_tensors(args, message, tmp_path):
+    with pytest.raises(ExportError, match=message):
+        to_onnx(lambda a: a, args, tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("name, advice", [
+    ("opset_version", "opset=18"), ("dynamic_axes", "dynamic_shapes="), ("verbose", "lz.explain"), ("opsett", "'opset'"),
+    ("nothing", "it takes model, args, path"),
+])  # fmt: skip
+def test_arguments_of_another_spelling(name, advice, tmp_path):
+    with pytest.raises(TypeError, match=f"no argument '{name}': .*{advice}"):
+        to_onnx(nn.Linear(3, 2), lz.ones(2, 3), tmp_path / "m.onnx", **{name: 1})
+    with pytest.raises(AttributeError, match=r"lz\.export\.to_onnx"):
+        _ = lz.export.export
+
+
+def test_operations_of_booleans(tmp_path, nothing_compiled):
+    def f(a, b):
+        return a + b, a * b, lz.maximum(a, b), lz.minimum(a, b), a.cumsum(0), a.sum(1)
+
+    a = lz.tensor([[True, True, False, False]] * 2)
+    to_onnx(f, (a, lz.tensor([True, False, True, False])), tmp_path / "m.onnx", dynamic_shapes={"a": {0: "n"}})
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("f", [lambda a: a + a, lambda a: a.reshape(-1), lambda a: a @ a, lambda a: a.abs()])
+def test_complex_numbers_are_refused(f, verify, tmp_path, nothing_compiled):
+    with pytest.raises(ExportError, match=r"complex64\[2, 2\].*test_export.py.*no complex numbers"):
+        to_onnx(f, lz.complex(lz.ones(2, 2), lz.ones(2, 2)), tmp_path / "m.onnx", verify=verify)
+
+
+def test_what_a_runtime_or_a_version_lacks(tmp_path, nothing_compiled):
+    double, path = lambda a: a + a, tmp_path / "m.onnx"
+    with pytest.raises(ExportError, match=r"ONNX Runtime cannot run.*verify=False"):
+        to_onnx(double, lz.ones(2).bfloat16(), path)
+    to_onnx(double, lz.ones(2).bfloat16(), path, verify=False)
+    onnx.checker.check_model(str(path), full_check=True)
+    with pytest.raises(ExportError, match=r"add of int8\[2\].*no counterpart"):
+        to_onnx(double, lz.ones(2).to(lz.int8), path, opset=13)
+    to_onnx(double, lz.ones(2).to(lz.int8), path, opset=14)
+    with pytest.raises(ExportError, match="the standard does not allow"):
+        to_onnx(nn.Conv2d(3, 2, 1).bfloat16(), lz.ones(1, 3, 2, 2).bfloat16(), path)
+
+
+def test_a_loaded_model_keeps_its_names(tmp_path, nothing_compiled):
+    path, dims = tmp_path / "m.onnx", {"l": {0: "n"}, "r": {0: "n"}}
+    x = lz.ones(2), lz.ones(2)
+    to_onnx(
+        lambda a, b: (a + b, a - b), x, path, input_names=["l", "r"], output_names=["sum", "rest"], dynamic_shapes=dims
+    )
+    to_onnx(lz.onnx.load(path), x, path, dynamic_shapes=dims)
+    again = lz.onnx.load(path)
+    assert (again.input_names, again.output_names) == (["l", "r"], ["sum", "rest"])
+    assert json.loads(again.metadata["lezero.verified"])["cases"][0]["sizes"] == {"n": 2}
+
+
+def test_exports_to_one_path_at_the_same_time_and_long_names(tmp_path, nothing_compiled):
+    path = tmp_path / ("m" * 245 + ".onnx")
+    net, failures = nn.Linear(3, 2), []
+
+    def export():
+        try:
+            to_onnx(net, lz.ones(2, 3), path, dynamic_shapes={"input": {0: "n"}})
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=export) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures and [p.name for p in tmp_path.iterdir()] == [path.name]
+    lz.onnx.load(path)

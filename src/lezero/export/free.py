@@ -31,16 +31,16 @@ def check_free(
         for n, why in _others(called, number, dims[called], traced):
             try:
                 other = trace(function, args, names, dynamic, {**traced.sizes, called: n})
-            except Exception as error:  # whatever the program says of an extent that it does not take
+            except Exception as failed:  # whatever the program says of an extent that it does not take
                 if why is None:
-                    refusal = refusal or (n, error)
+                    refusal = refusal or (n, failed)
                 continue
             accepted |= why is None
             _compare(called, traced, other, n, why)
         if refusal is not None and not accepted:
-            raise ExportError(
-                f"dimension {called!r} is not free: at {refusal[0]} the model refuses its input: {refusal[1]}"
-            ) from refusal[1]
+            n, error = refusal
+            said = str(error) if isinstance(error, ExportError) else f"at {n}: {type(error).__name__}: {error}"
+            raise ExportError(f"dimension {called!r} is not free: {said}") from error
 
 
 def _others(called: str, number: int, d: Any, traced: Traced) -> Iterator[tuple[int, Asked | None]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lezero.export.writer import Writer
 from lezero.graph.dim import Dim
-from lezero.graph.dtype import bool_, float32, int64
+from lezero.graph.dtype import DType, bool_, float32, int64
 from lezero.graph.node import Node
 
 Emitter = Callable[[Writer, Node, Sequence[str]], str | None]
@@ -54,15 +54,26 @@ _SAME_BITS = {
 }
 
 
+def _computed(node: Node) -> DType:
+    op: Any = node.op
+    return bool_ if op.domain == "bool" else op.compute_dtype(node.inputs)
+
+
 def promoted(w: Writer, node: Node, operands: Sequence[str]) -> list[str]:
     """Operands in the dtype the operation computes in: ONNX does not promote."""
-    op: Any = node.op
-    dtype = bool_ if op.domain == "bool" else op.compute_dtype(node.inputs)
+    dtype = _computed(node)
     return [w.cast(name, n.dtype, dtype) for name, n in zip(operands, node.inputs)]
 
 
+_OF_BOOLS = {"Add": "Or", "Max": "Or", "Mul": "And", "Min": "And"}
+
+
 def _direct(operator: str) -> Emitter:
-    return lambda w, node, operands: w.add(operator, promoted(w, node, operands))
+    def emitter(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
+        operator_here = _OF_BOOLS.get(operator, operator) if node.dtype is bool_ else operator
+        return w.add(operator_here, promoted(w, node, operands)) if w.takes(operator_here, _computed(node)) else None
+
+    return emitter
 
 
 for _name, _operator in DIRECT.items():
@@ -374,7 +385,8 @@ def _position(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
 @emits("cumsum")
 def _cumsum(w: Writer, node: Node, operands: Sequence[str]) -> str:
     a = node.named_attrs()
-    return w.add("CumSum", [operands[0], w.constant(a["axis"], np.int64)], reverse=int(a["reverse"]))
+    x = w.cast(operands[0], node.inputs[0].dtype, node.dtype)
+    return w.add("CumSum", [x, w.constant(a["axis"], np.int64)], reverse=int(a["reverse"]))
 
 
 @emits("softmax", "log_softmax")

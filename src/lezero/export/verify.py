@@ -27,8 +27,7 @@ def compare(
     dims: Mapping[str, Any],
 ) -> str:  # fmt: skip
     """Check a file and compare it with the model at several extents; what was found, as JSON."""
-    onnx = package()
-    onnx.checker.check_model(str(path), full_check=True)
+    _check(path)
     try:
         import onnxruntime
     except ImportError:
@@ -37,7 +36,12 @@ def compare(
         ) from None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no class in common
+        raise ExportError(
+            f"ONNX Runtime cannot run the file, so it is not compared; verify=False writes it for others: {error}"
+        ) from error
     found = []
     for sizes in _cases(examples, names, dynamic, dims):
         inputs = [_resized(t, dynamic.get(n, {}), sizes) for t, n in zip(examples, names)]
@@ -48,6 +52,14 @@ def compare(
             {"sizes": sizes, "difference": max(_difference(g, w, sizes) for g, w in zip(got, wanted, strict=True))}
         )
     return json.dumps({"runtime": f"onnxruntime {onnxruntime.__version__}", "cases": found})
+
+
+def _check(path: Path) -> None:
+    checker = package().checker
+    try:
+        checker.check_model(str(path), full_check=True)
+    except (checker.ValidationError, package().shape_inference.InferenceError) as error:
+        raise ExportError(f"the standard does not allow what the model computes: {error}") from error
 
 
 def _called(model: Any, inputs: list[Tensor], sizes: Mapping[str, int]) -> Any:

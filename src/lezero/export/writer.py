@@ -12,6 +12,9 @@ from lezero.graph.dtype import DType
 from lezero.graph.node import Node
 from lezero.onnx.program import package
 
+_NAMES = {"float32": "float", "float64": "double"}
+"""What ONNX calls dtypes, where it is something else."""
+
 
 class Writer:
     """Collects nodes and constants.
@@ -111,6 +114,11 @@ class Writer:
                 operands = [self._polynomial(p) if p else self.integers([0]) for p in atom[1:]]
                 self._known[key] = self.add("Div" if atom[0] == "//" else "Mod", operands, stem="extent")
         return self._known[key]
+
+    def takes(self, operator: str, dtype: DType) -> bool:
+        """Whether the operator, in this version, is defined for operands of a dtype."""
+        schema = self.onnx.defs.get_schema(operator, self.opset)
+        return _NAMES.get(dtype.name, dtype.name) in {t[7:-1] for t in schema.inputs[0].types}
 
     # -- types --------------------------------------------------------------------------------------------------
 
