@@ -11,10 +11,12 @@ import pytest
 
 import lezero as lz
 import lezero.nn.functional as F
-from export_layers import LAYERS
+from export_layers import LAYERS, image
 from lezero import models, nn
 from lezero.export import Dim, ExportError, VerificationError, to_onnx
+from lezero.export.trace import _tensors
 from lezero.hal.registry import get_backend, set_backend
+from lezero.models.resnet import BasicBlock, Bottleneck
 
 onnx = pytest.importorskip("onnx", reason="writing ONNX needs the onnx package")
 runtime = pytest.importorskip("onnxruntime", reason="exports are compared with ONNX Runtime")
@@ -25,42 +27,101 @@ def note(path):
     return {e.key: e.value for e in model.metadata_props}
 
 
-def bert(make):
-    config = models.BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=40,
-    )
-    return make(config)
-
-
-SMALL = {
-    "resnet18": (lambda: models.resnet18(num_classes=7), (2, 3, 33, 40)),
-    "resnet50": (lambda: models.resnet50(num_classes=7), (2, 3, 32, 32)),
-    "mobilenet_v2": (lambda: models.mobilenet_v2(num_classes=7), (2, 3, 32, 32)),
-    "unet": (models.unet, (2, 3, 32, 32)),
-    "lenet5": (models.lenet5, (2, 1, 28, 28)),
+WORDS = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 40,
 }
 
 
+def bert(make, *options):
+    return make(models.BertConfig(**WORDS), *options)
+
+
+def gpt2(make):
+    return make(models.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=40))
+
+
+def resnet(block, *layers):
+    return models.ResNet(block, list(layers), num_classes=7)
+
+
+def vgg(**options):
+    return models.VGG(((4, 1), (6, 2)), num_classes=7, hidden_features=16, **options)
+
+
+def vit():
+    return models.VisionTransformer(16, 8, 2, 2, 16, 32, num_classes=7)
+
+
+def ids():
+    return lz.randint(0, 50, (2, 9))
+
+
+IMAGES = image(2, 3, 32, 32)
+SMALL = {
+    "resnet18": (lambda: resnet(BasicBlock, 1, 2, 1, 1), image(2, 3, 33, 24)),
+    "resnet34": (lambda: resnet(BasicBlock, 3, 1, 1, 1), image(2, 3, 16, 16)),
+    "resnet50": (lambda: resnet(Bottleneck, 1, 2, 1, 1), image(2, 3, 16, 16)),
+    "resnet101": (lambda: resnet(Bottleneck, 1, 1, 3, 1), image(2, 3, 16, 16)),
+    "mobilenet_v2": (lambda: models.mobilenet_v2(num_classes=7, width_mult=0.25), IMAGES),
+    "vgg16": (vgg, IMAGES),
+    "vgg16_bn": (lambda: vgg(batch_norm=True), IMAGES),
+    "unet": (lambda: models.unet(width=4), IMAGES),
+    "vit_b_16": (vit, image(2, 3, 16, 16)),
+    "lenet5": (models.lenet5, image(2, 1, 28, 28)),
+    "BertModel": (lambda: bert(models.BertModel), ids),
+    "bert_base_for_masked_lm": (lambda: bert(models.BertForMaskedLM), ids),
+    "bert_base_for_sequence_classification": (lambda: bert(models.BertForSequenceClassification, 3), ids),
+    "GPT2Model": (lambda: gpt2(models.GPT2Model), ids),
+    "gpt2": (lambda: gpt2(models.GPT2LMHeadModel), ids),
+}
+
+
+def test_every_model_is_here():
+    classes = {type(make()).__name__ for make, _ in SMALL.values()}
+    same = {"bert_base": "BertModel"}
+    missing = {
+        n for n in models.__all__ if same.get(n, n) not in SMALL and n not in classes and not n.endswith("Config")
+    }
+    assert not missing
+
+
+@pytest.fixture
+def nothing_compiled():
+    before = get_backend()
+    set_backend("numpy")
+    yield
+    set_backend(before)
+
+
+def numbers(result):
+    return [t.numpy() for t in (result if isinstance(result, tuple) else tuple(_tensors(result)))]
+
+
 @pytest.mark.parametrize("name", SMALL)
-def test_networks_of_images(name, tmp_path):
+def test_models_go_out_and_come_back(name, tmp_path, nothing_compiled):
     lz.manual_seed(0)
-    make, shape = SMALL[name]
-    net, x = make().eval(), lz.randn(*shape)
-    path = tmp_path / "model.onnx"
-    to_onnx(net, x, path, dynamic_shapes={"x": {0: "batch"}})
-    cases = json.loads(note(path)["lezero.verified"])["cases"]
-    assert {c["sizes"]["batch"] for c in cases} == {2, 3, 1, 5}
+    make, example = SMALL[name]
+    net, x, path = make().eval(), example(), tmp_path / "model.onnx"
+    dims = {0: "batch", 1: Dim("words", max=40)} if x.ndim == 2 else {0: "batch"}
+    to_onnx(net, x, path, input_names=["x"], dynamic_shapes={"x": dims})
     again = lz.onnx.load(path).eval()
-    assert sum(p.numel() for p in again.parameters()) == sum(p.numel() for p in net.parameters())
-    for n in (2, 5):
-        x = lz.randn(n, *shape[1:])
+    cases = json.loads(again.metadata["lezero.verified"])["cases"]
+    assert {c["sizes"]["batch"] for c in cases} == {2, 3, 1, 5}
+    used = [
+        p for name, p in net.named_parameters() if not name.startswith("pooler.")
+    ]  # BertModel gives all words' states
+    assert sum(p.numel() for p in again.parameters()) == sum(p.numel() for p in used)
+    for n in (4, 1):
+        x = lz.cat([example()] * 2)[:n]
+        x = x[:, : 5 + n] if x.ndim == 2 else x
         with lz.no_grad():
-            np.testing.assert_allclose(again(x).numpy(), net(x).numpy(), rtol=1e-4, atol=1e-5)
+            for got, want in zip(numbers(again(x)), numbers(net(x)), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
 def test_a_network_of_words_with_two_free_extents(tmp_path):
@@ -186,14 +247,6 @@ def test_another_result_is_found(tmp_path, monkeypatch):
 
 
 # -- layers -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def nothing_compiled():
-    before = get_backend()
-    set_backend("numpy")
-    yield
-    set_backend(before)
 
 
 def _exported(name, path, **options):
