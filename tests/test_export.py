@@ -345,6 +345,33 @@ def test_the_line_of_a_comparison_is_named_and_its_range_may_settle_it(tmp_path,
     to_onnx(branched, lz.ones(2, 4), tmp_path / "m.onnx", dynamic_shapes={"a": {1: Dim("n", max=300)}})
 
 
+@pytest.mark.parametrize("program, axis", [
+    (lambda a: F.scaled_dot_product_attention(a, a, a), 3), (lambda a: F.adaptive_avg_pool2d(a, (2, 3)), 2),
+])  # fmt: skip
+@pytest.mark.parametrize("extent", [5, 6])
+def test_what_an_operation_makes_of_an_extent_follows_it(program, axis, extent, tmp_path, nothing_compiled):
+    path, shape = tmp_path / "m.onnx", [2, 2, 4, 4]
+    shape[axis] = extent
+    to_onnx(program, lz.randn(*shape), path, dynamic_shapes={"a": {axis: "n"}}, verify=False)
+    session = runtime.InferenceSession(str(path))
+    for n in (3, 8, 9):
+        shape[axis] = n
+        x = lz.randn(*shape)
+        np.testing.assert_allclose(session.run(None, {"a": x.numpy()})[0], program(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_an_operation_written_with_a_number_for_an_extent_is_refused(tmp_path, monkeypatch, nothing_compiled):
+    from lezero.export import operators
+
+    for made, message in (
+        (lambda w, node, names: w.add("Mul", [*names, w.constant(int(node.shape[0]), "f4")]), "Mul is written with"),
+        (lambda w, node, names: w.add("LeakyRelu", names, alpha=float(node.shape[0])), "written otherwise"),
+    ):
+        monkeypatch.setitem(operators.EMITTERS, "relu", made)
+        with pytest.raises(ExportError, match=f"'n' is not free: .*{message}"):
+            to_onnx(nn.ReLU(), lz.ones(2, 3), tmp_path / "m.onnx", dynamic_shapes={"input": {0: "n"}}, verify=False)
+
+
 def test_an_extent_that_the_program_refuses_is_named(tmp_path, nothing_compiled):
     def f(a):
         assert int(a.shape[0]) == 2, "two rows"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -13,6 +13,7 @@ from lezero.graph.dim import exact, holds, symbols
 from lezero.graph.node import Node
 from lezero.tensor import Tensor
 
+Written = tuple[Any, Mapping[str, np.ndarray]]
 ADVICE = (
     "the program loops over this extent, decides by it, or takes it for a plain number, and a file has one program for all "
     "extents. Leave the dimension out of dynamic_shapes, so that it keeps the example's extent, or use operations on whole "
@@ -22,9 +23,13 @@ ADVICE = (
 
 def check_free(
     function: Any, args: Sequence[Tensor], names: Sequence[str], dynamic: Mapping[str, Mapping[int, str]],
-    dims: Mapping[str, Any], traced: Traced,
+    dims: Mapping[str, Any], traced: Traced, written: Callable[[Traced], Written],
 ) -> None:  # fmt: skip
-    """Record the function again at other extents of each dimension, and refuse it where something else is recorded."""
+    """Record the function again at other extents of each dimension, and refuse it where something else is recorded or written.
+
+    written : the ONNX graph of a recording, and its constants by name
+    """
+    file = written(traced) if traced.symbols else None
     for number, called in traced.symbols.items():
         refusal: tuple[int, Exception] | None = None
         accepted = False
@@ -37,6 +42,8 @@ def check_free(
                 continue
             accepted |= why is None
             _compare(called, traced, other, n, why)
+            if why is None and file is not None:
+                _compare_files(called, file, written(other), n)
         if refusal is not None and not accepted:
             n, error = refusal
             said = str(error) if isinstance(error, ExportError) else f"at {n}: {type(error).__name__}: {error}"
@@ -77,6 +84,21 @@ def _compare(called: str, traced: Traced, other: Traced, n: int, why: Asked | No
             raise ExportError(
                 f"dimension {called!r} is not free: where it is {traced.sizes[called]}, {_shown(first)} is recorded, and where "
                 f"it is {n}, {_shown(second)}{line}: {ADVICE}"
+            )
+
+
+def _compare_files(called: str, file: Written, other: Written, n: int) -> None:
+    """An operation may be written with an extent as a number, though it is recorded as a symbol."""
+    (ours, constants), (theirs, others) = file, other
+    for field in ("node", "input", "output"):
+        for a, b in zip_longest(getattr(ours, field), getattr(theirs, field)):
+            if a != b:
+                raise ExportError(f"dimension {called!r} is not free: {(a or b).name} is written otherwise at {n}")
+    for name, value in constants.items():
+        if _Constant(value) != _Constant(others[name]):
+            users = [x.op_type for x in ours.node if name in x.input]
+            raise ExportError(
+                f"dimension {called!r} is not free: {' and '.join(users)} is written with another constant at {n}"
             )
 
 

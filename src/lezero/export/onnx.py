@@ -136,11 +136,14 @@ def to_onnx(
     dynamic = {n: {axis: d.name for axis, d in axes.items()} for n, axes in dims.items()}
     named = {d.name: d for axes in dims.values() for d in axes.values()}
     traced = trace(model, examples, names, dynamic)
-    check_free(model, examples, names, dynamic, named, traced)
     if output_names is None and isinstance(model, OnnxModule):
         output_names = model.output_names
     file = _Export(traced, names, output_names, dynamic, opset)
     proto = file.model(type(model).__name__)
+    check_free(
+        model, examples, names, dynamic, named, traced,
+        lambda t: _Export(t, names, output_names, dynamic, opset).written(),
+    )  # fmt: skip
     for d in named.values():
         _note(proto, f"lezero.dim.{d.name}", f"{d.min}..{'' if d.max is None else d.max}")
     _write(
@@ -271,6 +274,9 @@ class _Export:
         self.writer = Writer(opset, places, traced.symbols, traced.bindings)
         self.known: dict[Node, str] = {}
 
+    def written(self) -> tuple[Any, dict[str, np.ndarray]]:
+        return self.model("").graph, self.writer.constants
+
     def model(self, title: str) -> Any:
         w, traced, onnx = self.writer, self.traced, package()
         for name in (*self.names, *self.outputs):
@@ -316,8 +322,6 @@ class _Export:
             return self.writer.constant(value, name=name)
         if node.op.kind == "source" and node.op.name == "philox":
             raise ExportError(_unsupported(node, "random numbers cannot be exported; call model.eval() first"))
-        if node.op.name in APART:
-            return self._apart(node)
         made = operators.emit(self.writer, node, [self.known[n] for n in node.inputs])
         return self._apart(node) if made is None else made
 

@@ -507,6 +507,14 @@ def _adaptive(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
     return w.add("AveragePool", operands, kernel_shape=kernel, strides=kernel)
 
 
+def _attention_scale(w: Writer, node: Node, given: float | None) -> str:
+    width = node.inputs[0].shape[-1]
+    if given is None and type(width) is Dim:
+        number = w.add("Cast", [w.add("Reshape", [w.extent(width), w.integers([])])], to=w.type_of(node.dtype))
+        return w.add("Reciprocal", [w.add("Sqrt", [number])])
+    return w.constant(1 / math.sqrt(width) if given is None else given, node.dtype.numpy)
+
+
 @emits("attention")
 def _attention(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
     """As products and a softmax, which every version has; runtimes fuse them."""
@@ -516,8 +524,8 @@ def _attention(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
     if a["p"] or len(mask) > 1 or nq.ndim != 4 or not _same(nq.shape[1], nk.shape[1]):
         return None
     dtype = node.dtype.numpy
-    scale = 1 / math.sqrt(int(nq.shape[-1])) if a["scale"] is None else a["scale"]
-    scores = w.add("MatMul", [w.add("Mul", [q, w.constant(scale, dtype)]), w.add("Transpose", [k], perm=[0, 1, 3, 2])])
+    scale = _attention_scale(w, node, a["scale"])
+    scores = w.add("MatMul", [w.add("Mul", [q, scale]), w.add("Transpose", [k], perm=[0, 1, 3, 2])])
     masks = [(mask[0], node.inputs[3].dtype is bool_)] if mask else []
     if a["is_causal"]:
         ones = w.onnx.numpy_helper.from_array(np.array([1], np.float32))

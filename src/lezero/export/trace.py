@@ -119,7 +119,10 @@ def _traced(
             if node not in inputs:
                 constants[node] = known.get(id(handle), ""), np.asarray(buffer.array)
         symbols = {k: name for name, n in sizes.items() for k in [_position(inputs, names, dynamic, name)]}
-        graph = Graph(tuple(rec.leaf_nodes), nodes)
+        recorded = Graph(tuple(rec.leaf_nodes), nodes)
+        graph = recorded.at(rec.bindings)
+        now = dict(zip(recorded.leaves, graph.leaves))
+        inputs, constants = [now[n] for n in inputs], {now[n]: c for n, c in constants.items()}
     return Traced(graph, inputs, symbols, constants, isinstance(result, Tensor), sizes, asked, list(rec.bindings))
 
 

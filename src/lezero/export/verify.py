@@ -67,7 +67,7 @@ def _called(model: Any, inputs: list[Tensor], sizes: Mapping[str, int]) -> Any:
         return model(*inputs)
     except ValueError as error:
         raise ExportError(
-            f"at {dict(sizes)} the model refuses its input, so these extents are not free: {error}"
+            f"at {dict(sizes)} the model refuses its input: {error}; a Dim with min= and max= names the extents that it takes"
         ) from error
 
 
