@@ -440,6 +440,21 @@ def test_a_model_is_as_before(verify, wrapped, tmp_path, nothing_compiled):
     assert net.calls == 1
 
 
+def test_what_an_export_leaves_as_it_is_it_does_not_touch(nothing_compiled):
+    from lezero.export.state import unchanged
+
+    class Watched(list):
+        def clear(self):
+            raise AssertionError("another thread would find it empty")
+
+    net = nn.Linear(3, 2)
+    net.log = Watched([1])
+    with unchanged(net):
+        net(lz.ones(2, 3))
+    with pytest.raises(AssertionError, match="empty"), unchanged(net):
+        net.log.append(2)
+
+
 def test_a_model_that_fails_while_it_is_exported_is_as_before(tmp_path, nothing_compiled):
     class Failing(Counting):
         def forward(self, x):

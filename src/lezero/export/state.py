@@ -73,8 +73,14 @@ def _contents(x: Any) -> Any:
 
 def _put_back(x: Any, contents: Any) -> None:
     held = x if isinstance(x, (list, set, dict)) else vars(x)
+    if _identities(held) == _identities(contents):  # another thread may be reading it
+        return
     held.clear()
     held.extend(contents) if isinstance(held, list) else held.update(contents)
+
+
+def _identities(x: Any) -> list[int]:
+    return [id(v) for v in ((*x, *x.values()) if isinstance(x, dict) else x)]
 
 
 def _restore(t: Tensor, value: np.ndarray) -> None:
