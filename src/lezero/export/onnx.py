@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, ParamSpec
 
 import numpy as np
 
 import lezero
 from lezero.export import operators, verify
+from lezero.export.free import check_free
 from lezero.export.trace import ExportError, Traced, trace
 from lezero.export.windows import APART
 from lezero.export.writer import Writer
@@ -19,13 +23,27 @@ from lezero.graph.dim import Dim as Extent
 from lezero.graph.dim import show
 from lezero.graph.node import Node
 from lezero.io.atomic import atomic_file
+from lezero.misspelt import close
+from lezero.onnx.module import OnnxModule
 from lezero.onnx.program import package
 from lezero.ops.expr import Expr
 from lezero.tensor import Tensor, as_tensor
 
+P = ParamSpec("P")
 MOST_INLINE = 2_000_000_000
 """Bytes of constants from which on they go into a file of their own: a protobuf message ends at 2 GiB."""
 LEAST_OPSET, DEFAULT_OPSET = 13, 18
+ELSEWHERE = {
+    "opset_version": "opset=18 says it",
+    "dynamic_axes": "dynamic_shapes={'x': {0: 'batch'}} names the axes of input x that may differ",
+    "verbose": "nothing is printed; lz.explain(model, x) shows what is recorded",
+    "export_params": "parameters are always written",
+    "do_constant_folding": "leave it out: runtimes fold constants",
+    "training": "a module is exported in the mode it is in: call model.eval() first",
+    "dynamo": "leave it out: there is one way to export",
+    "f": "the file is path=",
+}
+"""Arguments that newcomers bring from PyTorch, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +64,23 @@ class Dim:
             raise ValueError(f"dimension {self.name!r}: from {self.min} to {self.max} there is no extent")
 
 
+def _advises(function: Callable[P, None]) -> Callable[P, None]:
+    """Say of a keyword argument that `function` does not have what was probably meant."""
+    known = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        for name in kwargs:
+            if name not in known:
+                meant = " or ".join(map(repr, close(name, known)))
+                said = ELSEWHERE.get(name) or (f"did you mean {meant}?" if meant else f"it takes {', '.join(known)}")
+                raise TypeError(f"{function.__name__}: there is no argument {name!r}: {said}")
+        function(*args, **kwargs)
+
+    return call
+
+
+@_advises
 def to_onnx(
     model: Any, args: Any, path: str | os.PathLike[str], *, input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None, dynamic_shapes: Mapping[str, Mapping[int, str | Dim]] | None = None,
@@ -61,9 +96,10 @@ def to_onnx(
     args : Tensor, or a tuple of them
         An example.  Its values decide nothing unless the model reads them.
     path : str or os.PathLike
-        Written as a whole or not at all.
+        Written as a whole or not at all, into a folder that is there.
     input_names, output_names : sequence of str, optional
-        By default the names of ``forward``'s arguments, and ``output`` (``output_0`` and so on).
+        By default the names of ``forward``'s arguments, and ``output`` (``output_0`` and so on); a model that was loaded from
+        an ONNX file keeps its own.
     dynamic_shapes : mapping, optional
         By input name, the axes whose extents may differ from call to call: a name, or a :class:`Dim` with a range.  Axes of
         one name have one extent.
@@ -79,30 +115,41 @@ def to_onnx(
     ------
     ExportError
         If an operation has no counterpart in ONNX (the message has the line that recorded it), or an extent that was given a
-        name does not stay free.
+        name does not stay free: the program loops over it or decides by it, which is found by recording at other extents.
     VerificationError
         If the file computes something else; it is not written.
+    FileNotFoundError
+        If there is no such folder.
     ImportError
         If the ``onnx`` package is missing, or ONNX Runtime where `verify` is asked for.
     """
-    examples = [as_tensor(a) for a in (args if isinstance(args, (tuple, list)) else (args,))]
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
+    examples = _examples(args)
     names = _input_names(model, examples, input_names)
     dims = _dims(dynamic_shapes or {}, names, examples)
-    if not isinstance(opset, int):
+    if not isinstance(opset, int) or isinstance(opset, bool):
         raise ExportError(f"opset is a whole number, got {opset!r}")
     if not LEAST_OPSET <= opset <= package().defs.onnx_opset_version():
         raise ExportError(f"opset is {LEAST_OPSET} to {package().defs.onnx_opset_version()}, not {opset}")
     dynamic = {n: {axis: d.name for axis, d in axes.items()} for n, axes in dims.items()}
+    named = {d.name: d for axes in dims.values() for d in axes.values()}
     traced = trace(model, examples, names, dynamic)
+    if output_names is None and isinstance(model, OnnxModule):
+        output_names = model.output_names
     file = _Export(traced, names, output_names, dynamic, opset)
     proto = file.model(type(model).__name__)
-    named = {d.name: d for axes in dims.values() for d in axes.values()}
+    check_free(
+        model, examples, names, dynamic, named, traced,
+        lambda t: _Export(t, names, output_names, dynamic, opset).written(),
+    )  # fmt: skip
     for d in named.values():
         _note(proto, f"lezero.dim.{d.name}", f"{d.min}..{'' if d.max is None else d.max}")
     _write(
         proto,
         file.writer.constants,
-        Path(path),
+        path,
         external_data,
         lambda at: _verified(verify, model, at, proto, examples, names, dynamic, named),
     )
@@ -127,10 +174,26 @@ def _note(proto: Any, key: str, value: str) -> None:
     entry.key, entry.value = key, value
 
 
-def _input_names(model: Any, examples: list[Tensor], given: Sequence[str] | None) -> list[str]:
-    if given is None:
-        import inspect
+def _examples(args: Any) -> list[Tensor]:
+    args = args if isinstance(args, (tuple, list)) else (args,)
+    for k, a in enumerate(args):
+        if a is None or isinstance(a, (Mapping, str)):
+            raise ExportError(
+                f"args are tensors in the order of forward's arguments, and number {k} is {'None' if a is None else f'a {type(a).__name__}'}: "
+                "export a function of tensors that calls the model with it"
+            )
+    return [as_tensor(a) for a in args]
 
+
+def _check_names(what: str, given: Any) -> None:
+    if isinstance(given, str) or not all(isinstance(n, str) and n for n in given):
+        raise ExportError(f"{what} are a list of names that are not empty, got {given!r}")
+
+
+def _input_names(model: Any, examples: list[Tensor], given: Sequence[str] | None) -> list[str]:
+    if given is None and isinstance(model, OnnxModule):
+        given = model.input_names[: len(examples)]
+    if given is None:
         forward = getattr(model, "forward", model)
         try:
             known = [
@@ -141,8 +204,7 @@ def _input_names(model: Any, examples: list[Tensor], given: Sequence[str] | None
         except (TypeError, ValueError):
             known = []
         given = [*known, *(f"input_{k}" for k in range(len(known), len(examples)))][: len(examples)]
-    if isinstance(given, str):
-        raise ExportError(f"input_names are a list of names, got {given!r}")
+    _check_names("input_names", given)
     if len(given) != len(examples) or len(set(given)) != len(given):
         raise ExportError(f"{len(examples)} inputs need as many different names, got {list(given)}")
     return list(given)
@@ -161,11 +223,14 @@ def _dims(
             raise ExportError(f"dynamic_shapes: there is no input {name!r}; the inputs are {', '.join(names)}")
         rank = examples[names.index(name)].ndim
         for axis, d in axes.items():
+            if not isinstance(axis, int) or isinstance(axis, bool):
+                raise ExportError(f"dynamic_shapes: an axis is a whole number, got {axis!r} for input {name!r}")
             if not -rank <= axis < rank:
                 raise ExportError(f"dynamic_shapes: input {name!r} has {rank} dimensions, and none of number {axis}")
             if not isinstance(d, (str, Dim)):
                 raise ExportError(
-                    f"dynamic_shapes: a dimension is a name or a Dim, got {d!r} for axis {axis} of {name!r}"
+                    f"dynamic_shapes: a dimension is a name or a Dim, got {d!r} for axis {axis} of {name!r}; leave out the axes "
+                    "that keep the example's extent"
                 )
             found.setdefault(name, {})[axis % rank] = Dim(d) if isinstance(d, str) else d
     _check_ranges(found, names, examples)
@@ -197,6 +262,7 @@ class _Export:
     ):
         self.traced, self.names, self.dynamic = traced, names, dynamic
         count = len(traced.graph.outputs)
+        _check_names("output_names", output_names or ())
         self.outputs = list(output_names or (["output"] if traced.single else [f"output_{k}" for k in range(count)]))
         if len(self.outputs) != count or len(set(self.outputs) | set(names)) != count + len(names):
             raise ExportError(f"{count} outputs need as many different names, got {self.outputs}")
@@ -205,8 +271,11 @@ class _Export:
             for axis, d in enumerate(node.shape):
                 if type(d) is Extent and len(d.expr) == 1:
                     places.setdefault(d.expr[0][0][0][1], (name, axis))
-        self.writer = Writer(opset, places, traced.symbols)
+        self.writer = Writer(opset, places, traced.symbols, traced.bindings)
         self.known: dict[Node, str] = {}
+
+    def written(self) -> tuple[Any, dict[str, np.ndarray]]:
+        return self.model("").graph, self.writer.constants
 
     def model(self, title: str) -> Any:
         w, traced, onnx = self.writer, self.traced, package()
@@ -244,6 +313,8 @@ class _Export:
 
     def _value(self, node: Node) -> str:
         """The name of a node's value, whose operands have theirs."""
+        if any(n.dtype.is_complex for n in (node, *node.inputs)):
+            raise ExportError(_unsupported(node, "ONNX's operators take no complex numbers"))
         if node.op.is_leaf:
             if node not in self.traced.constants:
                 raise ExportError("a tensor from outside that is not known")
@@ -251,8 +322,6 @@ class _Export:
             return self.writer.constant(value, name=name)
         if node.op.kind == "source" and node.op.name == "philox":
             raise ExportError(_unsupported(node, "random numbers cannot be exported; call model.eval() first"))
-        if node.op.name in APART:
-            return self._apart(node)
         made = operators.emit(self.writer, node, [self.known[n] for n in node.inputs])
         return self._apart(node) if made is None else made
 
@@ -277,7 +346,7 @@ class _Export:
 
 def _unsupported(node: Node, why: str) -> str:
     line = f" (recorded at {node.site[0]}, line {node.site[1]})" if node.site else ""
-    shapes = ", ".join("[" + ", ".join(show(d) for d in n.shape) + "]" for n in node.inputs)
+    shapes = ", ".join(f"{n.dtype.name}[{', '.join(show(d) for d in n.shape)}]" for n in node.inputs)
     return f"{node.op.name} of {shapes or 'nothing'}{line}: {why}"
 
 
@@ -286,31 +355,23 @@ def _write(proto: Any, constants: dict[str, np.ndarray], path: Path, external: b
     onnx = package()
     total = sum(a.nbytes for a in constants.values())
     apart = total > MOST_INLINE if external is None else external
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     data = path.with_name(path.name + ".data")
-    temporary_data = path.with_name(f".{path.name}.{os.getpid()}.data")
-    try:
+    # A folder of its own: exports to one path at the same time do not meet, and the data have their final name.
+    with TemporaryDirectory(prefix=".lezero-", dir=path.parent) as folder:
+        draft, draft_data = Path(folder, "model.onnx"), Path(folder, data.name)
         if apart:
-            _write_data(proto, constants, temporary_data, temporary_data.name)
+            _write_data(proto, constants, draft_data)
         else:
             proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in constants.items())
-        temporary.write_bytes(proto.SerializeToString())
-        check(temporary)
+        draft.write_bytes(proto.SerializeToString())
+        check(draft)
         if apart:
-            for t in proto.graph.initializer:
-                for e in t.external_data:
-                    if e.key == "location":
-                        e.value = data.name
-            os.replace(temporary_data, data)
+            os.replace(draft_data, data)
         with atomic_file(path) as file:
             file.write(proto.SerializeToString())
-    finally:
-        for leftover in (temporary, temporary_data):
-            leftover.unlink(missing_ok=True)
 
 
-def _write_data(proto: Any, constants: dict[str, np.ndarray], path: Path, location: str) -> None:
+def _write_data(proto: Any, constants: dict[str, np.ndarray], path: Path) -> None:
     onnx = package()
     with path.open("wb") as file:
         for name, array in constants.items():
@@ -319,7 +380,7 @@ def _write_data(proto: Any, constants: dict[str, np.ndarray], path: Path, locati
             t.name, t.data_type = name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
             t.dims.extend(array.shape)
             t.data_location = onnx.TensorProto.EXTERNAL
-            for key, value in (("location", location), ("offset", file.tell()), ("length", array.nbytes)):
+            for key, value in (("location", path.name), ("offset", file.tell()), ("length", array.nbytes)):
                 entry = t.external_data.add()
                 entry.key, entry.value = key, str(value)
             file.write(np.ascontiguousarray(array).tobytes())

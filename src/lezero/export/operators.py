@@ -14,7 +14,7 @@ import numpy as np
 
 from lezero.export.writer import Writer
 from lezero.graph.dim import Dim
-from lezero.graph.dtype import bool_, float32, int64
+from lezero.graph.dtype import DType, bool_, float32, int64
 from lezero.graph.node import Node
 
 Emitter = Callable[[Writer, Node, Sequence[str]], str | None]
@@ -54,15 +54,26 @@ _SAME_BITS = {
 }
 
 
+def _computed(node: Node) -> DType:
+    op: Any = node.op
+    return bool_ if op.domain == "bool" else op.compute_dtype(node.inputs)
+
+
 def promoted(w: Writer, node: Node, operands: Sequence[str]) -> list[str]:
     """Operands in the dtype the operation computes in: ONNX does not promote."""
-    op: Any = node.op
-    dtype = bool_ if op.domain == "bool" else op.compute_dtype(node.inputs)
+    dtype = _computed(node)
     return [w.cast(name, n.dtype, dtype) for name, n in zip(operands, node.inputs)]
 
 
+_OF_BOOLS = {"Add": "Or", "Max": "Or", "Mul": "And", "Min": "And"}
+
+
 def _direct(operator: str) -> Emitter:
-    return lambda w, node, operands: w.add(operator, promoted(w, node, operands))
+    def emitter(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
+        operator_here = _OF_BOOLS.get(operator, operator) if node.dtype is bool_ else operator
+        return w.add(operator_here, promoted(w, node, operands)) if w.takes(operator_here, _computed(node)) else None
+
+    return emitter
 
 
 for _name, _operator in DIRECT.items():
@@ -374,7 +385,8 @@ def _position(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
 @emits("cumsum")
 def _cumsum(w: Writer, node: Node, operands: Sequence[str]) -> str:
     a = node.named_attrs()
-    return w.add("CumSum", [operands[0], w.constant(a["axis"], np.int64)], reverse=int(a["reverse"]))
+    x = w.cast(operands[0], node.inputs[0].dtype, node.dtype)
+    return w.add("CumSum", [x, w.constant(a["axis"], np.int64)], reverse=int(a["reverse"]))
 
 
 @emits("softmax", "log_softmax")
@@ -495,6 +507,14 @@ def _adaptive(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
     return w.add("AveragePool", operands, kernel_shape=kernel, strides=kernel)
 
 
+def _attention_scale(w: Writer, node: Node, given: float | None) -> str:
+    width = node.inputs[0].shape[-1]
+    if given is None and type(width) is Dim:
+        number = w.add("Cast", [w.add("Reshape", [w.extent(width), w.integers([])])], to=w.type_of(node.dtype))
+        return w.add("Reciprocal", [w.add("Sqrt", [number])])
+    return w.constant(1 / math.sqrt(width) if given is None else given, node.dtype.numpy)
+
+
 @emits("attention")
 def _attention(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
     """As products and a softmax, which every version has; runtimes fuse them."""
@@ -504,8 +524,8 @@ def _attention(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
     if a["p"] or len(mask) > 1 or nq.ndim != 4 or not _same(nq.shape[1], nk.shape[1]):
         return None
     dtype = node.dtype.numpy
-    scale = 1 / math.sqrt(int(nq.shape[-1])) if a["scale"] is None else a["scale"]
-    scores = w.add("MatMul", [w.add("Mul", [q, w.constant(scale, dtype)]), w.add("Transpose", [k], perm=[0, 1, 3, 2])])
+    scale = _attention_scale(w, node, a["scale"])
+    scores = w.add("MatMul", [w.add("Mul", [q, scale]), w.add("Transpose", [k], perm=[0, 1, 3, 2])])
     masks = [(mask[0], node.inputs[3].dtype is bool_)] if mask else []
     if a["is_causal"]:
         ones = w.onnx.numpy_helper.from_array(np.array([1], np.float32))

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from lezero.export.state import unchanged
 from lezero.graph.dim import Dim as Extent
+from lezero.graph.dim import Guard, noting_guards
 from lezero.graph.node import Graph, Node
 from lezero.runtime import explain
-from lezero.runtime.recorder import import_handle
+from lezero.runtime.recorder import _PACKAGE, import_handle
 from lezero.tensor import Tensor, no_grad, tensor
 
 
 class ExportError(ValueError):
     """What cannot be exported; the message names the operation and the user's line."""
+
+
+class Asked(NamedTuple):
+    """A comparison of extents that the user's program made, and its line."""
+
+    guard: Guard
+    site: tuple[str, int]
+
+
+class _Asked(list[Asked]):
+    """Collects the guards of the user's own comparisons; those of inference bind what is written anyway."""
+
+    def append(self, guard: Any) -> None:
+        frame = sys._getframe(3)  # beyond Dim's operator and what it calls
+        if not frame.f_code.co_filename.startswith(_PACKAGE):
+            super().append(Asked(guard, (frame.f_code.co_filename, frame.f_lineno)))
+
+    def extend(self, guards: Any) -> None:
+        pass
 
 
 @dataclass
@@ -27,7 +49,10 @@ class Traced:
     inputs : leaves that stand for the arguments, in order
     symbols : number of a symbol -> its name
     constants : leaf -> (name, value)
-    outputs : whether the function gave one tensor, or several
+    single : whether the function gave one tensor, or several
+    sizes : the extents it was recorded at, by name
+    asked : what the program asked about extents
+    bindings : extents of all symbols, those of tensors from outside among them
     """
 
     graph: Graph
@@ -35,23 +60,54 @@ class Traced:
     symbols: dict[int, str]
     constants: dict[Node, tuple[str, np.ndarray]]
     single: bool
+    sizes: dict[str, int]
+    asked: list[Asked]
+    bindings: list[int]
+
+    def extents_of_constants(self) -> set[int]:
+        """Those that the recording has as symbols."""
+        found = ((node, array) for node, (_, array) in self.constants.items())
+        return {n for node, array in found for n, d in zip(array.shape, node.shape) if type(d) is Extent}
 
 
 def trace(
-    function: Any, args: Sequence[Tensor], names: Sequence[str], dynamic: Mapping[str, Mapping[int, str]]
-) -> Traced:
+    function: Any, args: Sequence[Tensor], names: Sequence[str], dynamic: Mapping[str, Mapping[int, str]],
+    sizes: dict[str, int] | None = None,
+) -> Traced:  # fmt: skip
     """Record ``function(*args)`` without running it.
 
     dynamic : by input, the names of axes whose extents are to be symbols; equal names are equal extents
+    sizes : extents to record at, by name; those of `args` if they will do
     """
-    sizes = _sizes(args, names, dynamic)
+    if sizes is not None:
+        return _traced(function, args, names, dynamic, sizes)
+    traced = _traced(function, args, names, dynamic, _sizes(args, names, dynamic))
+    met = traced.extents_of_constants()
+    if not met & set(traced.sizes.values()):
+        return traced
+    # An extent that a constant happens to have, too, would be taken for the same one.
+    try:
+        return _traced(function, args, names, dynamic, _sizes(args, names, dynamic, met))
+    except Exception:  # the program takes no others
+        return traced
+
+
+def _traced(
+    function: Any, args: Sequence[Tensor], names: Sequence[str], dynamic: Mapping[str, Mapping[int, str]], sizes: dict[str, int]
+) -> Traced:  # fmt: skip
+    asked = _Asked()
     examples = [_resized(t, dynamic.get(n, {}), sizes) for t, n in zip(args, names)]
-    with no_grad(), explain.recorded_only(getattr(function, "__name__", type(function).__name__)) as (rec, _):
+    with (
+        unchanged(function),
+        no_grad(),
+        explain.recorded_only(getattr(function, "__name__", type(function).__name__)) as (rec, _),
+    ):
         for example, name in zip(examples, names):
             example._dynamic = tuple(sorted(dynamic.get(name, {})))
             import_handle(rec, example)
         inputs = [rec.imported[id(t)] for t in examples]
-        result = _called(function, examples, sizes, args, names, dynamic)
+        with noting_guards(asked):
+            result = _called(function, examples, sizes, args, names, dynamic)
         results = list(_tensors(result))
         if not results:
             raise ExportError(f"{type(function).__name__} gave no tensor")
@@ -63,8 +119,11 @@ def trace(
             if node not in inputs:
                 constants[node] = known.get(id(handle), ""), np.asarray(buffer.array)
         symbols = {k: name for name, n in sizes.items() for k in [_position(inputs, names, dynamic, name)]}
-        graph = Graph(tuple(rec.leaf_nodes), nodes)
-    return Traced(graph, inputs, symbols, constants, isinstance(result, Tensor))
+        recorded = Graph(tuple(rec.leaf_nodes), nodes)
+        graph = recorded.at(rec.bindings)
+        now = dict(zip(recorded.leaves, graph.leaves))
+        inputs, constants = [now[n] for n in inputs], {now[n]: c for n, c in constants.items()}
+    return Traced(graph, inputs, symbols, constants, isinstance(result, Tensor), sizes, asked, list(rec.bindings))
 
 
 def _called(
@@ -96,7 +155,9 @@ def _position(inputs: list[Node], names: Sequence[str], dynamic: Mapping[str, Ma
     raise AssertionError(wanted)
 
 
-def _sizes(args: Sequence[Tensor], names: Sequence[str], dynamic: Mapping[str, Mapping[int, str]]) -> dict[str, int]:
+def _sizes(
+    args: Sequence[Tensor], names: Sequence[str], dynamic: Mapping[str, Mapping[int, str]], avoid: set[int] | None = None
+) -> dict[str, int]:  # fmt: skip
     """An extent for each name, of at least 2 and all different, so that each is a symbol of its own."""
     wanted: dict[str, int] = {}
     for t, name in zip(args, names):
@@ -105,7 +166,7 @@ def _sizes(args: Sequence[Tensor], names: Sequence[str], dynamic: Mapping[str, M
             if wanted.setdefault(called, n) != n:
                 raise ExportError(f"{called!r} is {wanted[called]} and {n} in the examples: one name is one extent")
     fixed = {int(d) for t in args for d in t.shape}
-    taken: set[int] = set()
+    taken = set(avoid or ())
     for called, n in wanted.items():
         n = max(n, 2)
         while n in taken or (n != wanted[called] and n in fixed):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lezero.export.state import unchanged
 from lezero.export.trace import ExportError, _resized, _tensors
 from lezero.onnx.program import package
 from lezero.tensor import Tensor, no_grad
@@ -26,8 +27,7 @@ def compare(
     dims: Mapping[str, Any],
 ) -> str:  # fmt: skip
     """Check a file and compare it with the model at several extents; what was found, as JSON."""
-    onnx = package()
-    onnx.checker.check_model(str(path), full_check=True)
+    _check(path)
     try:
         import onnxruntime
     except ImportError:
@@ -36,11 +36,16 @@ def compare(
         ) from None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no class in common
+        raise ExportError(
+            f"ONNX Runtime cannot run the file, so it is not compared; verify=False writes it for others: {error}"
+        ) from error
     found = []
     for sizes in _cases(examples, names, dynamic, dims):
         inputs = [_resized(t, dynamic.get(n, {}), sizes) for t, n in zip(examples, names)]
-        with no_grad():
+        with unchanged(model), no_grad():
             wanted = [t.detach().numpy() for t in _tensors(_called(model, inputs, sizes))]
         got = session.run(None, {n: t.numpy() for n, t in zip(names, inputs) if n in _inputs(session)})
         found.append(
@@ -49,12 +54,20 @@ def compare(
     return json.dumps({"runtime": f"onnxruntime {onnxruntime.__version__}", "cases": found})
 
 
+def _check(path: Path) -> None:
+    checker = package().checker
+    try:
+        checker.check_model(str(path), full_check=True)
+    except (checker.ValidationError, package().shape_inference.InferenceError) as error:
+        raise ExportError(f"the standard does not allow what the model computes: {error}") from error
+
+
 def _called(model: Any, inputs: list[Tensor], sizes: Mapping[str, int]) -> Any:
     try:
         return model(*inputs)
     except ValueError as error:
         raise ExportError(
-            f"at {dict(sizes)} the model refuses its input, so these extents are not free: {error}"
+            f"at {dict(sizes)} the model refuses its input: {error}; a Dim with min= and max= names the extents that it takes"
         ) from error
 
 

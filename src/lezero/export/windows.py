@@ -1,4 +1,4 @@
-"""Sliding windows and their adjoint as padding and gathers, which ONNX has."""
+"""Sliding windows and their adjoint as padding and gathers, which ONNX has, and pooling to a number of bins."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lezero.ops.creation import arange, number_of
 from lezero.ops.elementwise import where
 from lezero.ops.indexing import take
 from lezero.ops.movement import pad, permute, reshape
+from lezero.ops.pooling import _binned, _bins, narrow, widen
 from lezero.ops.windows import window_counts
 
 
@@ -56,5 +57,14 @@ def from_windows(x: Any, axes: Any, strides: Any, dilations: Any, before: Any, e
     return y
 
 
-APART: dict[str, Callable] = {"window": window, "from_windows": from_windows}
+def adaptive_avg(x: Any, output: tuple[int, ...]) -> Any:
+    """The form for any extents: whether symbols divide is not known."""
+    lead = len(x.shape) - len(output)
+    y = widen(x)
+    for k, bins in enumerate(output):
+        y = _binned(y, lead + k, _bins(y, x.shape[lead + k], bins))
+    return narrow(y, x.dtype)
+
+
+APART: dict[str, Callable] = {"window": window, "from_windows": from_windows, "adaptive_avg_pool": adaptive_avg}
 """What these operations come apart into here."""

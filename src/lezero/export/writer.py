@@ -12,15 +12,22 @@ from lezero.graph.dtype import DType
 from lezero.graph.node import Node
 from lezero.onnx.program import package
 
+_NAMES = {"float32": "float", "float64": "double"}
+"""What ONNX calls dtypes, where it is something else."""
+
 
 class Writer:
     """Collects nodes and constants.
 
     opset : version of the operators
     places : symbol number -> (input name, axis) where it can be seen
+    bindings : extents of the symbols, for those that no input has: they are constants
     """
 
-    def __init__(self, opset: int, places: dict[int, tuple[str, int]], symbols: dict[int, str]):
+    def __init__(
+        self, opset: int, places: dict[int, tuple[str, int]], symbols: dict[int, str], bindings: Sequence[int]
+    ):
+        self.bindings = bindings
         self.onnx, self.opset, self.places, self.symbols = package(), opset, places, symbols
         self.nodes: list[Any] = []
         self.constants: dict[str, np.ndarray] = {}
@@ -93,7 +100,9 @@ class Writer:
     def _atom(self, atom: tuple) -> str:
         key = ("atom", atom)
         if key not in self._known:
-            if atom[0] == "s":
+            if atom[0] == "s" and atom[1] not in self.places:
+                self._known[key] = self.integers([self.bindings[atom[1]]])
+            elif atom[0] == "s":
                 source, axis = self.places[atom[1]]
                 whole = self._known.get(("shape", source))
                 if whole is None:
@@ -105,6 +114,11 @@ class Writer:
                 operands = [self._polynomial(p) if p else self.integers([0]) for p in atom[1:]]
                 self._known[key] = self.add("Div" if atom[0] == "//" else "Mod", operands, stem="extent")
         return self._known[key]
+
+    def takes(self, operator: str, dtype: DType) -> bool:
+        """Whether the operator, in this version, is defined for operands of a dtype."""
+        schema = self.onnx.defs.get_schema(operator, self.opset)
+        return _NAMES.get(dtype.name, dtype.name) in {t[7:-1] for t in schema.inputs[0].types}
 
     # -- types --------------------------------------------------------------------------------------------------
 

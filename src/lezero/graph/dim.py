@@ -115,9 +115,9 @@ def note(guards: Sequence[Guard]) -> None:
         _noting.guards.extend(guards)
 
 
-def noting_guards() -> switched:
+def noting_guards(into: list | None = None) -> switched:
     """Context: collect the guards of every Dim comparison made inside."""
-    return switched(_noting, "guards", [])
+    return switched(_noting, "guards", [] if into is None else into)
 
 
 _COMPARE = {"==": int.__eq__, "<": int.__lt__, "<=": int.__le__}
