@@ -179,7 +179,7 @@ def package() -> Any:
         import onnx.helper
         import onnx.numpy_helper
     except ImportError:
-        raise ImportError(
+        raise ModuleNotFoundError(
             "reading and writing ONNX models needs the onnx package: pip install 'lezero[onnx]'"
         ) from None
     return onnx
