@@ -517,11 +517,10 @@ class clamp(Elementwise):
         return np.minimum(np.maximum(x, min), max)
 
     def gradient(dy, y, x, min, max):
-        ordered = min < max
         return (
             where((x >= min) & (x <= max), dy, 0),
-            where(ordered & (x < min), dy, 0),
-            where((x > max) | ~ordered, dy, 0),
+            where((min < max) & (x < min), dy, 0),
+            where((x > max) | (max < min), dy, 0),
         )
 
 
