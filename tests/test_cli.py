@@ -15,6 +15,7 @@ import pytest
 import lezero as lz
 from lezero.cli import COMMANDS, run
 from lezero.cli.networks import NETWORKS, Classifier, resized
+from lezero.cli.onnx import example_of
 from lezero.cli.others import OTHERS
 from lezero.cli.pictures import draw, side_by_side
 from lezero.data.randomness import batch_randomness
@@ -214,6 +215,48 @@ def test_explain_writes_a_page(call, tmp_path):
     assert "LeNet" in text and ".py:" not in text  # layers, and nobody's lines
 
 
+@pytest.fixture
+def graph(tmp_path):
+    """An ONNX file: a table's rows, added up over the words, times a weight of each."""
+    onnx = pytest.importorskip("onnx", reason="needed to write the file: pip install 'lezero[onnx]'")
+    info, kinds = onnx.helper.make_tensor_value_info, onnx.TensorProto
+    made = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Gather", ["table", "words"], ["rows"]),
+            onnx.helper.make_node("Einsum", ["rows", "weights"], ["y"], equation="bwf,bw->bf"),
+        ],
+        "graph",
+        [info("words", kinds.INT64, ["batch", "length"]), info("weights", kinds.FLOAT, ["batch", "length"])],
+        [info("y", kinds.FLOAT, ["batch", 4])],
+        [onnx.numpy_helper.from_array(np.ones((5, 4), np.float32), "table")],
+    )
+    path = tmp_path / "graph.onnx"
+    onnx.save(onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10), path)
+    return path
+
+
+def test_onnx_files_are_explained_at_given_extents(call, graph):
+    for shapes, extents in ((), (2, 128)), (("words=4x9",), (4, 9)), (("weights=3x7", "words=3x7"), (3, 7)):
+        assert [tuple(x.shape) for x in example_of(str(graph), 2, shapes).inputs] == [extents, extents]
+    code, out, err = call("explain", graph, "--shape", "words=4x9")
+    assert (code, err) == (0, "") and out.startswith("OnnxModule") and "dot" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--shape", "ids=2x9"), "the model has no input 'ids'; its inputs are words, weights"),
+        (("--shape", "words=2,9"), "NAME=1x3x224x224 is needed, got 'words=2,9'"),
+        (("--shape", "words=2x9", "--shape", "weights=2x8"), "length is 9 in 'words'"),
+        (("--shape", "words=2"), "input 'words' should have shape [batch, length], not [2]"),
+        (("--train",), "has no loss of its own"),
+    ],
+)
+def test_extents_that_do_not_fit_an_onnx_file_are_one_line(call, graph, options, message):
+    code, out, err = call("explain", graph, *options)
+    assert (code, out) == (2, "") and message in err and err.count("\n") == 1
+
+
 def test_explain_prints_json_alone_beside_a_page(call, tmp_path):
     code, out, err = call("explain", "lenet5", "--batch", "2", "--json", "--html", tmp_path / "page.html")
     assert code == 0 and json.loads(out) and err.startswith("wrote ")
@@ -282,7 +325,12 @@ MISTAKES = [
     (("predict", "MODEL"), "name either files with images or --data"),
     (("predict", "MODEL", "/nowhere.png"), "there is no file '/nowhere.png'"),
     (("predict", "MODEL", "/"), "is a folder"),
-    (("explain", "lenet6"), "'lenet6' is no .lzm file, and there is no network 'lenet6'; did you mean lenet5?"),
+    (("explain", "/nowhere.onnx"), "there is no file '/nowhere.onnx'"),
+    (("explain", "lenet5", "--shape", "x=2"), "--shape is for .onnx files"),
+    (
+        ("explain", "lenet6"),
+        "'lenet6' is no .lzm or .onnx file, and there is no network 'lenet6'; did you mean lenet5?",
+    ),
     (("explain", "bert_base", "--train"), "--train: bert_base has no loss of its own; bert_base_for_masked_lm has"),
     (("explain", "lenet5", "--html", "/nowhere/x.html"), "there is no folder '/nowhere'"),
     (("cache", "burn"), "'burn' is not one of"),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import sys
+import warnings
+
 import numpy as np
 import pytest
 
@@ -284,3 +289,92 @@ def test_what_is_missing_is_named_with_its_module_and_line():
         lz.from_torch(nn.Sequential(nn.ReLU(), Inner()), torch.randn(3))
     with pytest.raises(ConversionError, match=r"torch\.export refuses Of"):
         lz.from_torch(Of(lambda p, x: x if x.sum().item() > 0 else -x), torch.randn(3))
+
+
+class Sharing(nn.Module):
+    """Two layers, and norms, that share what `how` says."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4).double(), nn.Linear(4, 4).double()
+        self.m, self.n = nn.BatchNorm1d(4).double(), nn.BatchNorm1d(4).double()
+        match how:
+            case "a parameter":
+                self.b.weight = self.a.weight
+            case "a module":
+                self.b, self.n = self.a, self.m
+            case "buffers":
+                self.n.running_mean, self.n.running_var = self.m.running_mean, self.m.running_var
+            case "a parametrised module":
+                self.b = self.a = nn.utils.parametrizations.weight_norm(self.a)
+            case "weight norm":
+                self.a = nn.utils.weight_norm(self.a)
+            case "spectral norm":
+                self.a = nn.utils.parametrizations.spectral_norm(self.a)
+
+    def forward(self, x):
+        return self.b(self.n(self.m(self.a(x)).tanh()))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning", "ignore:The tensor attribute")
+@pytest.mark.parametrize(
+    "how", ["a parameter", "a module", "buffers", "a parametrised module", "weight norm", "spectral norm"]
+)
+def test_what_is_shared_in_pytorch_is_one_here_and_in_copies(how):
+    torch.manual_seed(0)
+    theirs, x = Sharing(how), drawn(5, 4)
+    ours = lz.from_torch(theirs, x, copy=True)
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copies = [ours, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))]
+    steps = torch.optim.SGD(theirs.parameters(), 0.1)
+    for _ in range(2):
+        steps.zero_grad()
+        theirs(x).square().sum().backward()
+        steps.step()
+    want = theirs.state_dict()
+    for module in copies:
+        optimizer = lz.optim.SGD(module.parameters(), 0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            module(lz.tensor(x.numpy())).square().sum().backward()
+            optimizer.step()
+        assert len(list(module.parameters())) == len(list(theirs.parameters()))
+        for name, value in module.state_dict().items():
+            np.testing.assert_allclose(value.numpy(), want[name].detach().numpy(), rtol=1e-9, atol=1e-12, err_msg=name)
+        module.load_state_dict(ours.state_dict())
+
+
+@pytest.mark.parametrize("given", [{}, {"is_causal": False}])
+def test_a_mask_of_an_encoder_needs_no_word_about_being_causal(given):
+    theirs = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).double().eval()
+    x, mask = drawn(2, 5, 8), nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+    ours = lz.from_torch(theirs, x, {"mask": mask, **given})
+    for m in (mask, mask.T.contiguous()):
+        got = ours(lz.tensor(x.numpy()), mask=lz.tensor(m.numpy()), **given)
+        want = theirs(x, mask=m, **given).detach()
+        np.testing.assert_allclose(got.detach().numpy(), want.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_an_example_may_be_an_array_or_a_tensor_of_lezeros():
+    theirs, x = nn.Linear(3, 2), np.ones((2, 3), np.float32)
+    for example in (x, lz.tensor(x)):
+        got = lz.from_torch(theirs, example)(lz.tensor(x)).detach().numpy()
+        np.testing.assert_allclose(got, theirs(torch.tensor(x)).detach().numpy(), rtol=1e-6)
+
+
+def test_refusals_are_short_and_say_what_to_do(capfd):
+    with pytest.raises(ConversionError, match=r"data-dependent.*by the values of a tensor.*a flag") as refused:
+        lz.from_torch(Of(lambda p, x: x if x.sum().item() > 0 else -x), torch.randn(3))
+    assert len(str(refused.value).splitlines()) == 1
+    single = lz.from_torch(nn.Linear(3, 2), torch.ones(1, 3))
+    with pytest.raises(ValueError, match=r"\(1, any\), got \(4, 3\).*example's is 1 \(give one of 2 or more\)"):
+        single(lz.ones(4, 3))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_pytorch_its_installation_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match="pip install torch"):
+        lz.from_torch(object(), None)

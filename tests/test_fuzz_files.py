@@ -7,7 +7,7 @@ import pytest
 
 from fuzz_files import files, formats, offence
 
-pytest.importorskip("onnx", reason="needed to read the files: pip install lezero[onnx]")
+pytest.importorskip("onnx", reason="needed to read the files: pip install 'lezero[onnx]'")
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="POSIX alarms")
 
 COUNT = 400

@@ -219,3 +219,18 @@ def test_values_are_read_and_a_captured_function_is_refused():
     captured = lz.jit(lambda a: linalg.inv(a).sum())
     with pytest.raises(RuntimeError, match="a value is read"):
         captured(lz.eye(3))
+
+
+@pytest.mark.parametrize("ord", [-3, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, np.inf, -np.inf])
+def test_gradients_of_norms_at_zeros_are_pytorchs(ord):
+    a = np.array([[0.0, 2.0, 3.0], [1.0, -2.0, 3.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    x, z = lz.tensor(a, requires_grad=True), torch.tensor(a, requires_grad=True)
+    y = lz.linalg.vector_norm(x, ord, dim=1)
+    want = torch.linalg.vector_norm(z, ord, dim=1)
+    np.testing.assert_allclose(y.detach().numpy(), want.detach().numpy(), rtol=1e-12)
+    y.sum().backward()
+    want.sum().backward()
+    if ord == 0:
+        assert x.grad is None and z.grad is None
+    else:
+        np.testing.assert_allclose(x.grad.numpy(), z.grad.numpy(), rtol=1e-12)

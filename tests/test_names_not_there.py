@@ -1,7 +1,9 @@
 """Names of PyTorch that are not there say what to do, and what they advise does it."""
 
+import copy
 import importlib
 import inspect
+import pickle
 import re
 import sys
 
@@ -12,6 +14,7 @@ from lezero import models, nn
 from lezero.absent import NAMES
 from lezero.misspelt import PUBLIC_PARTS
 from lezero.nn.absent import FUNCTIONS, LAYERS
+from lezero.runtime.jit import ELSEWHERE
 
 torch = pytest.importorskip("torch")
 
@@ -22,11 +25,13 @@ torch = pytest.importorskip("torch")
         ("lezero", torch, NAMES),
         ("lezero.nn", torch.nn, LAYERS),
         ("lezero.nn.functional", torch.nn.functional, FUNCTIONS),
+        ("lezero.special", torch.special, lz.special.ELSEWHERE),
+        ("lezero.jit", torch.jit, ELSEWHERE),
     ],
-    ids=["names", "layers", "functions"],
+    ids=["names", "layers", "functions", "special", "jit"],
 )
 def test_advice_is_about_names_of_pytorch_that_are_not_there(module, theirs, advised):
-    ours = importlib.import_module(module)
+    ours = lz.jit if module == "lezero.jit" else importlib.import_module(module)
     for name, advice in advised.items():
         assert hasattr(theirs, name) and not hasattr(ours, name), name
         with pytest.raises(AttributeError, match=re.escape(f"has no attribute {name!r}: {advice}") + "$"):
@@ -240,3 +245,17 @@ def test_a_profile_takes_pytorchs_names_or_says_what_to_use(tmp_path):
         _ = p.qwxyz
     with pytest.raises(TypeError, match="profile: there is no argument 'record_shapes': it takes none"):
         lz.profiler.profile(record_shapes=True)
+
+
+def test_every_function_of_torch_special_is_there_or_says_something():
+    names = [n for n in torch.special.__all__ if not hasattr(lz.special, n)]
+    assert len(names) > 30
+    for name in names:
+        with pytest.raises(AttributeError, match=f"no attribute {name!r}: "):
+            getattr(lz.special, name)
+
+
+def test_jit_is_a_function_in_every_other_way():
+    assert copy.deepcopy(lz.jit) is lz.jit is pickle.loads(pickle.dumps(lz.jit))
+    assert list(inspect.signature(lz.jit).parameters) == ["fn", "memory_limit"] and lz.jit.__name__ == "jit"
+    assert not hasattr(lz.jit, "script") and repr(lz.jit).startswith("<function jit")

@@ -633,3 +633,31 @@ def test_negative_widths_cut_off_what_pytorch_cuts_off(mode, widths):
     x = normal(2, 3, 5, 6)
     theirs = torch.nn.functional.pad(torch.tensor(x), widths, mode=mode).numpy()
     np.testing.assert_array_equal(F.pad(tensor(x), widths, mode=mode).numpy(), theirs)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int8", "uint8"])
+def test_clipping_integers_gives_integers(dtype):
+    x = np.array([-3, -1, 0, 1, 2, 7]).astype(dtype)
+    for name, numbers in (
+        ("threshold", (6, 9)),
+        ("threshold", (0.5, 1.7)),
+        ("hardtanh", (-0.5, 1.9)),
+        ("hardtanh", (0.5, 3.0)),
+    ):
+        got = getattr(nn.functional, name)(lz.tensor(x), *numbers)
+        want = getattr(torch.nn.functional, name)(torch.tensor(x), *numbers)
+        assert got.dtype.name == dtype and got.tolist() == want.tolist(), (name, numbers)
+    with (
+        pytest.raises(ValueError, match=r"hardtanh: -300 is not among the numbers of u?int8")
+        if dtype != "int64"
+        else contextlib.nullcontext()
+    ):
+        nn.functional.hardtanh(lz.tensor(x), -300, 3)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int8", "bool"])
+def test_logsumexp_of_integers_is_in_the_default_dtype(dtype):
+    x = np.array([[-3, 1, 0], [1, 2, 7]]).astype(dtype)
+    got, want = lz.tensor(x).logsumexp(1), torch.tensor(x).logsumexp(1)
+    assert got.dtype.name == "float32"
+    np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-6)

@@ -1,11 +1,14 @@
 """Recurrent layers, their cells and packed sequences against PyTorch's: same weights, outputs and all gradients."""
 
+import pickle
+
 import numpy as np
 import pytest
 
 import lezero as lz
 from lezero import nn
 from lezero.nn.utils import rnn
+from lezero.runtime.jit import CaptureError
 from test_nn_layers import close, normal, same, twin
 
 torch = pytest.importorskip("torch")
@@ -157,6 +160,44 @@ def test_a_captured_step_trains_as_a_plain_one():
     plain = losses(captured=False)
     np.testing.assert_allclose(losses(captured=True), plain, rtol=1e-6)
     assert plain[-1] < plain[0]
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_a_captured_step_takes_packed_sequences_of_any_lengths(name):
+    """Outputs, states and parameters after each step are PyTorch's: lengths seen before, new ones, other batches and orders."""
+    mine, other = twin(name, 3, 4, bidirectional=True)
+    optimizers = [lz.optim.SGD(mine.parameters(), lr=0.1), torch.optim.SGD(other.parameters(), lr=0.1)]
+
+    def step(layer, of, optimizer, x, lengths):
+        optimizer.zero_grad()
+        y, last = layer(of.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+        padded, _ = of.pad_packed_sequence(y, batch_first=True)
+        state = last[0] if isinstance(last, tuple) else last
+        ((padded**2).mean() + (state**2).mean()).backward()
+        optimizer.step()
+        return padded, state
+
+    captured = lz.jit(lambda x, lengths: step(mine, rnn, optimizers[0], x, lengths))
+    for lengths in ((5, 3), (5, 3), (5, 3), (2, 5), (4, 4), (5, 3), (6, 1, 2), (1,), (2, 5)):
+        x = normal(len(lengths), max(lengths), 3)
+        got = captured(lz.tensor(x), lengths)
+        want = step(other, theirs_rnn, optimizers[1], torch.tensor(x), list(lengths))
+        for a, b in zip(got, want):
+            np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-9, atol=1e-12)
+    for a, b in zip(mine.parameters(), other.parameters()):
+        np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_packed_sequence_from_outside_is_not_held_to_the_lengths_of_a_capture():
+    """(5, 3, 1) and (5, 2, 2) have data and batch sizes of the same shapes."""
+    packed = [rnn.pack_padded_sequence(lz.tensor(normal(5, 3, 3)), n) for n in ((5, 3, 1), (5, 2, 2))]
+    captured = lz.jit(lambda packed: rnn.pad_packed_sequence(packed)[0])
+    with pytest.raises(CaptureError, match="a value is read"):
+        captured(packed[0])
+    made = lz.jit(lambda x: rnn.pack_padded_sequence(x, [5, 3, 1]))
+    for _ in range(3):
+        again = pickle.loads(pickle.dumps(made(lz.tensor(normal(5, 3, 3)))))
+        assert again.batch_sizes.tolist() == [3, 2, 2, 1, 1] == again.sizes()
 
 
 def test_bad_inputs_are_named():

@@ -14,7 +14,7 @@ import pytest
 
 import lezero as lz
 
-onnx = pytest.importorskip("onnx", reason="needed to read the files: pip install lezero[onnx]")
+onnx = pytest.importorskip("onnx", reason="needed to read the files: pip install 'lezero[onnx]'")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 

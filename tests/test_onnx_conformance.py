@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-onnx = pytest.importorskip("onnx", reason="the cases come with the onnx package: pip install lezero[onnx]")
+onnx = pytest.importorskip("onnx", reason="the cases come with the onnx package: pip install 'lezero[onnx]'")
 pytest.importorskip("PIL", reason="pictures of ImageDecoder's cases are read by Pillow: pip install pillow")
 
 from onnx import numpy_helper  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 
 import lezero as lz
 
-onnx = pytest.importorskip("onnx", reason="needed to read models: pip install lezero[onnx]")
+onnx = pytest.importorskip("onnx", reason="needed to read models: pip install 'lezero[onnx]'")
 
 from onnx import TensorProto, helper  # noqa: E402
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 import fetch
 
-pytest.importorskip("onnx", reason="needed to read the files: pip install lezero[onnx]")
+pytest.importorskip("onnx", reason="needed to read the files: pip install 'lezero[onnx]'")
 ort = pytest.importorskip("onnxruntime", reason="compared with ONNX Runtime: pip install onnxruntime")
 
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import pytest
 
 import lezero as lz
 
-onnx = pytest.importorskip("onnx", reason="needed to read the files: pip install lezero[onnx]")
+onnx = pytest.importorskip("onnx", reason="needed to read the files: pip install 'lezero[onnx]'")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
@@ -362,3 +362,59 @@ def test_inputs_that_are_missing_or_too_many():
 def test_extents_that_exporters_did_not_know(dimension):
     shape = value("x", [dimension, dimension])
     check(load(model_of([node("MatMul", "x w", "y")], [shape], [value("y")], {"w": W})))
+
+
+@pytest.fixture
+def layer():
+    """x @ weight, plus whether x is positive as a float; `mask` is optional in nothing and of integers."""
+    weight = np.arange(6, dtype=np.float32).reshape(3, 2) / 7
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "weight"], ["product"]),
+        onnx.helper.make_node("Cast", ["mask"], ["wide"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("MatMul", ["wide", "product"], ["y"]),
+    ]
+    info, kinds = onnx.helper.make_tensor_value_info, onnx.TensorProto
+    graph = onnx.helper.make_graph(
+        nodes,
+        "layer",
+        [info("x", kinds.FLOAT, ["rows", 3]), info("mask", kinds.INT64, [1, "rows"])],
+        [info("y", kinds.FLOAT, None)],
+        [onnx.numpy_helper.from_array(weight, "weight")],
+    )
+    return lz.onnx.load(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=10))
+
+
+def test_a_model_shows_what_it_takes_and_gives(layer):
+    text = repr(lz.nn.Sequential(layer))
+    for line in (
+        "input 'x': float32 [rows, 3]",
+        "input 'mask': int64 [1, rows]",
+        "output 'y': float32",
+        "opset ai.onnx 17; 6 parameters",
+    ):
+        assert line in text
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_converted_model_takes_and_gives_the_new_dtype(layer, dtype, grad):
+    x, mask = lz.tensor(np.ones((2, 3), np.float32)), lz.tensor(np.array([[1, 2]]))
+    want = layer(x, mask)
+    lz.nn.Sequential(layer).to(dtype)
+    with lz.set_grad_enabled(grad):
+        for _ in range(3):
+            got = layer(x.to(dtype), mask)
+    assert got.dtype.name == dtype
+    np.testing.assert_allclose(got.float().detach().numpy(), want.detach().numpy(), rtol=2e-2)
+    with pytest.raises(
+        lz.onnx.OnnxError, match=f"'x' should be {dtype}, as the model's parameters are now, not float32"
+    ):
+        layer(x, mask)
+    layer.float()
+    np.testing.assert_allclose(layer(x, mask).detach().numpy(), want.detach().numpy(), rtol=2e-2)
+
+
+@pytest.mark.parametrize("value", [None, "photo.jpg", 1.5, [1.0, 2.0]])
+def test_an_input_that_is_no_tensor_is_named(layer, value):
+    with pytest.raises(TypeError, match=r"input 'x': float32 \[rows, 3\] should be a Tensor or an array, not"):
+        layer(value, np.array([[1, 2]]))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lezero as lz
 import lezero.ops.elementwise as E
 from lezero.graph.dtype import ALL, as_dtype, bool_, by_name, float32, int64
 from lezero.ops.base import REGISTRY
@@ -314,3 +315,15 @@ def test_nan_to_num_is_numpys():
     (a,), values = make_leaves([x])
     np.testing.assert_array_equal(evaluate([E.nan_to_num(a).node], values)[0], np.nan_to_num(x))
     np.testing.assert_array_equal(evaluate([E.nan_to_num(a, 2.0, 3.0, -3.0).node], values)[0], [2, 3, -3, 1.5])
+
+
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_both_operands_of_an_extreme_that_is_nan_get_the_gradient(name):
+    nan = float("nan")
+    operands = [nan, 1.0, nan, 1.0, 1.0, 2.0], [1.0, nan, nan, 1.0, 2.0, 1.0]
+    ours = [lz.tensor(v, requires_grad=True) for v in operands]
+    theirs = [torch.tensor(v, requires_grad=True) for v in operands]
+    getattr(lz, name)(*ours).sum().backward()
+    getattr(torch, name)(*theirs).sum().backward()
+    for a, b in zip(ours, theirs):
+        assert a.grad.tolist() == b.grad.tolist()

@@ -146,7 +146,7 @@ def test_its_embeddings_are_those_of_the_onnx_file_of_the_same_network(minilm):
 
     With the numbers before rounding, cosines are 0.9994 to 0.9997 for seven of the sentences and 0.9964 for the shortest.
     """
-    pytest.importorskip("onnx", reason="needed to read the file: pip install lezero[onnx]")
+    pytest.importorskip("onnx", reason="needed to read the file: pip install 'lezero[onnx]'")
     ort = pytest.importorskip("onnxruntime", reason="needed to run the file: pip install onnxruntime")
     state, net, ids, mask = minilm
     (path,) = published("onnx-minilm-int8", "model.onnx")
@@ -163,7 +163,7 @@ def test_its_embeddings_are_those_of_the_onnx_file_of_the_same_network(minilm):
 
 def test_its_embeddings_are_those_of_its_own_onnx_file(minilm, tmp_path):
     """Exported by us and run by ONNX Runtime, at sizes that were not the example's."""
-    pytest.importorskip("onnx", reason="needed to write the file: pip install lezero[onnx]")
+    pytest.importorskip("onnx", reason="needed to write the file: pip install 'lezero[onnx]'")
     ort = pytest.importorskip("onnxruntime", reason="needed to run the file: pip install onnxruntime")
     _, net, ids, mask = minilm
     axes = {0: lz.export.Dim("sentences", min=1, max=64), 1: lz.export.Dim("tokens", min=2, max=512)}

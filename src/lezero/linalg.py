@@ -579,8 +579,6 @@ def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fals
     if not (x.is_floating_point() or x.is_complex()):
         raise TypeError(f"linalg.vector_norm: a floating or complex dtype is needed, got {x.dtype.name}")
     size = x.abs() if x.is_complex() else x
-    if ord == 0:
-        return (size != 0).sum(dim, keepdim)._cast(size.dtype)
     if ord == inf:
         return size.abs().amax(dim, keepdim)
     if ord == -inf:

@@ -15,6 +15,7 @@ import numpy as np
 from lezero.composed import between, median, need_quantiles
 from lezero.function import Function, custom_op
 from lezero.graph import dtype as dt
+from lezero.misspelt import suggest_names
 from lezero.ops.base import broadcast_shapes, normalize_axis
 from lezero.ops.functions import trigamma
 from lezero.rearranged import _values
@@ -482,3 +483,26 @@ erfinv gcd i0 igamma igammac lcm mvlgamma nextafter
 FUNCTIONS = """
 erfinv frexp gcd histogram i0 igamma igammac lcm logcumsumexp mode mvlgamma nanmedian nanquantile nextafter polygamma
 """  # for the top level
+
+__all__ = FUNCTIONS.split()  # noqa: PLE0605 -- a list all the same
+
+ELSEWHERE = {
+    "expit": "lz.sigmoid is the same",
+    "gammainc": "lz.igamma is the same",
+    "gammaincc": "lz.igammac is the same",
+    "gammaln": "lz.lgamma is the same",
+    "modified_bessel_i0": "lz.i0 is the same",
+    "multigammaln": "lz.mvlgamma is the same",
+    "psi": "lz.digamma is the same",
+    **dict.fromkeys(
+        """airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 chebyshev_polynomial_t chebyshev_polynomial_u
+            chebyshev_polynomial_v chebyshev_polynomial_w entr erfcx hermite_polynomial_h hermite_polynomial_he i0e i1 i1e
+            laguerre_polynomial_l legendre_polynomial_p log_ndtr modified_bessel_i1 modified_bessel_k0 modified_bessel_k1
+            ndtr ndtri scaled_modified_bessel_k0 scaled_modified_bessel_k1 shifted_chebyshev_polynomial_t
+            shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v shifted_chebyshev_polynomial_w
+            spherical_bessel_j0 xlog1py zeta""".split(),
+        "it is not there; scipy.special works on x.numpy() where no gradient is needed",
+    ),
+}
+
+suggest_names(__name__, ELSEWHERE)

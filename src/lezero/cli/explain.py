@@ -16,23 +16,28 @@ from lezero.cli.data import check_output, user_errors
 @click.option(
     "--batch", default=64, show_default=True, type=click.IntRange(1), help="Images or sequences in the example."
 )
+@click.option(
+    "--shape", "shapes", multiple=True, metavar="NAME=1x3x224x224",
+    help="Extents of an input of an .onnx file; those left open are --batch, the first, and 128.",
+)  # fmt: skip
 @click.option("--train", "training", is_flag=True, help="Explain a whole training step instead of the forward pass.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--html", "page", metavar="FILE", help="Write a page for the browser instead of printing text.")
-def explain(model: str, batch: int, training: bool, as_json: bool, page: str | None) -> None:
+def explain(model: str, batch: int, shapes: tuple[str, ...], training: bool, as_json: bool, page: str | None) -> None:
     """Show what recording and restructuring make of a model.
 
-    MODEL is an .lzm file, or the name of a network: residual, or one of lezero.models, such as resnet50 or bert_base.
+    MODEL is an .lzm or .onnx file, or the name of a network: residual, or one of lezero.models, such as resnet50 or bert_base.
     """
     import lezero as lz
     from lezero.runtime.figures import byte_count
 
     if page is not None:
         check_output("--html", Path(page))
-    example = _example_of(model, batch)
+    example = _example_of(model, batch, shapes)
     if training:
         if example.loss is None:
-            raise click.UsageError(f"--train: {model} has no loss of its own; {model}_for_masked_lm has")
+            other = "" if _is_onnx(model) else f"; {model}_for_masked_lm has"
+            raise click.UsageError(f"--train: {model} has no loss of its own{other}")
         explanation = lz.explain(_step(example), *example.inputs, example.targets)
     else:
         explanation = lz.explain(example.model.eval(), *example.inputs)
@@ -46,11 +51,21 @@ def explain(model: str, batch: int, training: bool, as_json: bool, page: str | N
         click.echo(json.dumps(explanation.to_dict()) if as_json else str(explanation))
 
 
-def _example_of(model: str, batch: int) -> Any:
+def _is_onnx(model: str) -> bool:
+    return Path(model).suffix == ".onnx"
+
+
+def _example_of(model: str, batch: int, shapes: tuple[str, ...]) -> Any:
     """A network with something to call it with, by its name or from a file."""
     from lezero.cli.networks import NETWORKS, Classifier
     from lezero.cli.others import OTHERS, unknown_network
 
+    if _is_onnx(model):
+        from lezero.cli.onnx import example_of
+
+        return example_of(model, batch, shapes)
+    if shapes:
+        raise click.UsageError("--shape is for .onnx files")
     if model in OTHERS:
         return OTHERS[model](batch)
     if model in NETWORKS:
@@ -58,7 +73,7 @@ def _example_of(model: str, batch: int) -> Any:
     if Path(model).suffix == ".lzm":
         with user_errors():
             return _classifying(Classifier.open(model), batch)
-    raise click.UsageError(f"{model!r} is no .lzm file, and {unknown_network(model)}")
+    raise click.UsageError(f"{model!r} is no .lzm or .onnx file, and {unknown_network(model)}")
 
 
 def _classifying(classifier: Any, batch: int) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +30,20 @@ class _Value:
 @dataclass(frozen=True)
 class _Call:
     name: str
-    function: Callable[..., Any]
+    found: partial[Any]  # gives the function, which is often made here and cannot be pickled
     args: Any
     kwargs: Any
-    in_place: bool
+    written: Any  # the value that the result is written into, None for a value of its own
     results: int
     what: str  # for messages
     last: tuple[str, ...] = ()  # values that nothing needs afterwards
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        return self.found()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 class Program:
@@ -72,6 +82,19 @@ class Program:
                 self._outputs = _frozen(node.args[0])
         self._calls = _with_last_uses(calls, self._outputs)
 
+    def __deepcopy__(self, memo: Any) -> Program:
+        return self  # nothing in it changes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"in_spec": pickle.dumps(self.in_spec), "out_spec": pickle.dumps(self.out_spec)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        with warnings.catch_warnings():
+            # PyTorch's structures of a single value warn of their own class whenever they are unpickled.
+            warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec", FutureWarning)
+            specs = {name: pickle.loads(state[name]) for name in ("in_spec", "out_spec")}
+        self.__dict__.update(state | specs)
+
     def run(self, inputs: Sequence[Any], state: Mapping[str, Any]) -> list[Any]:
         """The outputs, flat, for inputs, flat too."""
         values: dict[str, Any] = {}
@@ -91,8 +114,9 @@ class Program:
             except Exception as error:
                 error.add_note(f"in {call.what}")
                 raise
-            if call.in_place and isinstance(result, Tensor) and result is not operands[0]:
-                result = operands[0].copy_(result)
+            written = _filled(call.written, values)
+            if written is not None and isinstance(result, Tensor) and result is not written:
+                result = written.copy_(result)
             values[call.name] = result
             for n in call.last:
                 values.pop(n, None)
@@ -126,7 +150,7 @@ def _check(given: Any, wanted: Any, name: str) -> None:
             shape = ", ".join("any" if w is None else str(w) for w in wanted)
             raise ValueError(
                 f"{name}: converted for the shape ({shape}), got {tuple(given.shape)}; extents are fixed where the example's "
-                f"is 1, where the module's code compares them, or by dynamic_shapes"
+                f"is 1 (give one of 2 or more), where the module's code compares them, or by dynamic_shapes"
             )
     elif not isinstance(wanted, tuple) and not isinstance(given, Tensor) and given != wanted:
         raise ValueError(f"{name}: numbers and flags are part of what was converted: {wanted!r}, got {given!r}")
@@ -145,21 +169,29 @@ def _call(node: Any) -> _Call:
     target = node.target
     packet = getattr(target, "overloadpacket", None)
     name = getattr(packet or target, "__name__", str(target))
-    found: Callable[..., Any] | None
     if packet is not None:
-        arguments = [a.name for a in target._schema.arguments]
-        found = find(name, arguments) if str(target).startswith("aten.") else None
+        found: partial[Any] = partial(find, name, [a.name for a in target._schema.arguments])
+        known = str(target).startswith("aten.") and found() is not None
     elif getattr(target, "__module__", "") in ("_operator", "math", "builtins"):
-        found = target
+        found, known = partial(_itself, target), True
     else:
-        found = _REGIONS.get(name)
+        found, known = partial(_region, name), name in _REGIONS
     what = f"{str(packet or target).split('.default')[0]}{_where(node)}"
-    if found is None:
+    if not known:
         raise ConversionError(f"LeZero has no {what}")
-    kwargs = {k: v for k, v in node.kwargs.items() if k not in ("pin_memory", "layout", "device")}
+    kwargs = {k: v for k, v in node.kwargs.items() if k not in ("pin_memory", "layout", "device", "out")}
     in_place = packet is not None and name.endswith("_") and not name.startswith("_")
+    written = node.args[0] if in_place else node.kwargs.get("out")
     results = len(target._schema.returns) if packet is not None else 1
-    return _Call(node.name, found, _frozen(node.args), _frozen(kwargs), in_place, results, what)
+    return _Call(node.name, found, _frozen(node.args), _frozen(kwargs), _frozen(written), results, what)
+
+
+def _itself(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def _region(name: str) -> Callable[..., Any]:
+    return _REGIONS[name]
 
 
 def _where(node: Any) -> str:
@@ -177,7 +209,7 @@ def _with_last_uses(calls: list[_Call], outputs: Any) -> list[_Call]:
     seen = set(_names_in(outputs))
     found = []
     for c in reversed(calls):
-        gone = {n for n in (*_names_in(c.args), *_names_in(c.kwargs), c.name) if n not in seen}
+        gone = {n for n in (*_names_in((c.args, c.kwargs, c.written)), c.name) if n not in seen}
         seen |= gone
         found.append(replace(c, last=tuple(gone)))
     return found[::-1]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from functools import partial
+from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -12,6 +16,7 @@ import numpy as np
 from lezero import nn
 from lezero.interop.program import ConversionError, Program
 from lezero.nn.nested import parent_of
+from lezero.switched import switched
 from lezero.tensor import Tensor, tensor
 from lezero.tensor.exchange import borrowed
 
@@ -32,7 +37,7 @@ def from_torch(
         It is exported twice, for training and for inference; which of them runs is decided by ``.train()`` and ``.eval()`` as
         for any module.  If it is training, parts of it that are not (frozen batch norm) stay so.
     example : torch.Tensor, or a tuple of arguments of ``module.forward``
-        Arguments may be tensors, numbers, None, and lists, tuples and dicts of them.  Numbers, flags and None are part of what is
+        Arguments may be tensors, also LeZero's or NumPy arrays, numbers, None, and lists, tuples and dicts of them.  Numbers, flags and None are part of what is
         converted: other ones are refused when the result is called.
     kwargs : optional
         Arguments given by name.
@@ -60,14 +65,17 @@ def from_torch(
     try:
         import torch
     except ImportError:
-        raise ImportError("from_torch needs PyTorch, which is not installed") from None
+        raise ImportError("from_torch needs PyTorch, which is not installed: pip install torch") from None
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"from_torch: a torch.nn.Module is needed, got {type(module).__name__}")
-    args = tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    args, named = torch.utils._pytree.tree_map(
+        partial(_theirs, torch),
+        (tuple(example) if isinstance(example, (tuple, list)) else (example,), dict(kwargs or {})),
+    )
     programs = {}
     for training in (True, False):
         with _mode(module, training):
-            exported = _exported(torch, module, args, dict(kwargs or {}), dynamic_shapes)
+            exported = _exported(torch, module, args, named, dynamic_shapes)
             programs[training] = Program(exported.graph, exported)
     return TorchModule(programs, module, copy).train(module.training)
 
@@ -85,6 +93,31 @@ def _mode(module: Any, training: bool) -> Iterator[None]:
             m.training = was
 
 
+def _theirs(torch: Any, value: Any) -> Any:
+    """A tensor of LeZero's or an array as one of PyTorch's, anything else as it is."""
+    if isinstance(value, Tensor):
+        return torch.from_dlpack(value.detach())
+    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
+
+
+def _is_causal(mask: Any, is_causal: bool | None = None, size: Any = None) -> bool:
+    """Whether the mask is said to be causal: PyTorch's compares it, which exporting cannot do, only to be faster."""
+    return is_causal is True
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """PyTorch's logs and printed graphs say at length what an error says, or what the first call that does not fit will."""
+    before, written = logging.root.manager.disable, StringIO()
+    logging.disable(max(before, logging.WARNING))
+    try:
+        with redirect_stderr(written):
+            yield
+    finally:
+        logging.disable(before)
+    sys.stderr.write(written.getvalue())  # the module's own; what is refused has its graph there
+
+
 def _exported(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any) -> Any:
     try:
         if dynamic == "auto":
@@ -93,10 +126,16 @@ def _exported(torch: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, 
                 lambda x: {k: free for k in range(x.ndim)} if isinstance(x, torch.Tensor) else None,
                 dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments),
             )
-        return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic)
+        with switched(torch.nn.modules.transformer, "_detect_is_causal_mask", _is_causal), _quietly():
+            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic)
     except Exception as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConversionError(f"torch.export refuses {type(module).__name__}: {said}") from error
+        advice = (
+            "; its code decides by the values of a tensor, which torch.cond does, or a flag that is an argument"
+            if "data-dependent" in said
+            else ""
+        )
+        raise ConversionError(f"torch.export refuses {type(module).__name__}: {said}{advice}") from error
 
 
 def _value(t: Any, copy: bool) -> Tensor:

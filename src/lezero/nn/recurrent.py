@@ -268,19 +268,19 @@ class RNNBase(Module):
         return y.transpose(0, 1) if self.batch_first else y, self._given(last)
 
     def _packed(self, sequence: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
-        data, batch_sizes, order, back = sequence
+        data, order, back = sequence.data, sequence.sorted_indices, sequence.unsorted_indices
         if data.ndim != 2 or data.shape[-1] != self.input_size:
             raise ValueError(
                 f"{type(self).__name__}: packed data (steps, {self.input_size}) is needed, got shape {tuple(data.shape)}"
             )
-        sizes = [int(n) for n in batch_sizes.tolist()]
+        sizes = [int(n) for n in sequence.sizes()]
         state = self._initial(hx, sizes[0], data)
         if hx is not None and order is not None:
             state = tuple(s.index_select(1, order) for s in state)
         y, last = self._layers(data, state, sizes, packed=True)
         if back is not None:
             last = tuple(s.index_select(1, back) for s in last)
-        return PackedSequence(y, batch_sizes, order, back), self._given(last)
+        return sequence.with_data(y), self._given(last)
 
     def _initial(self, hx: Any, batch: Any, x: Tensor) -> State:
         """The first states, (layers · directions, batch, features) each; `batch` is None without one."""

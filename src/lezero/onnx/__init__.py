@@ -3,7 +3,7 @@
     model = lz.onnx.load("model.onnx")
     y = model(x)
 
-Needs the ``onnx`` package: ``pip install lezero[onnx]``.
+Needs the ``onnx`` package: ``pip install 'lezero[onnx]'``.
 """
 
 from lezero.misspelt import suggest_names

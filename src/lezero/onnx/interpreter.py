@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lezero.onnx.checks import check_call
-from lezero.onnx.program import Body, Call, Declared, FromCaller, Function, OnnxError, Program
+from lezero.onnx.program import Body, Call, Declared, FromCaller, Function, OnnxError, Program, shown_shape
 from lezero.onnx.registry import Context, find, known_domains, on_device
 from lezero.runtime.jit import CaptureError
 from lezero.tensor import Tensor
@@ -18,10 +18,14 @@ class Interpreter:
     """Runs bodies of a program.
 
     constants : by body, values of its constants (tensors, or host values)
+    converted : dtypes that stand for those that the file names
     """
 
-    def __init__(self, program: Program, constants: Mapping[Body, Mapping[str, Any]], training: bool):
-        self.program, self.constants, self.training = program, constants, training
+    def __init__(
+        self, program: Program, constants: Mapping[Body, Mapping[str, Any]], training: bool,
+        converted: Mapping[np.dtype, np.dtype],
+    ):  # fmt: skip
+        self.program, self.constants, self.training, self.converted = program, constants, training, converted
 
     def run(
         self, body: Body, operands: Sequence[Any], outer: Mapping[str, Any], opsets: Mapping[str, int],
@@ -63,8 +67,9 @@ class Interpreter:
         if found is None:
             raise _unknown(call, version)
         context = Context(
-            call, version, lambda body, inputs: self.run(body, inputs, values, opsets, attributes), self.training
-        )
+            call, version, lambda body, inputs: self.run(body, inputs, values, opsets, attributes), self.training,
+            self.converted,
+        )  # fmt: skip
         try:
             if found.on_host is not None and all(v is None or isinstance(v, np.ndarray) for v in operands):
                 result = _as_array(found.on_host(*operands, **given))
@@ -106,22 +111,32 @@ def _unknown(call: Call, version: int) -> OnnxError:
     return _located(call, f"nothing is known of the domain {call.domain!r}")
 
 
-def check_operands(program: Program, operands: Sequence[Any]) -> None:
+def check_operands(program: Program, operands: Sequence[Any], converted: Mapping[np.dtype, np.dtype]) -> None:
     """Compare operands with what the model says of its inputs.
+
+    converted : dtypes that stand for declared ones
 
     Raises
     ------
     OnnxError
         If an operand has another dtype, rank or extent than declared, or two inputs another extent for one symbol.
+    TypeError
+        If it is no tensor where one is declared.
     """
     symbols: dict[str, tuple[int, str]] = {}
     for declared, value in zip(program.body.inputs, operands):
-        if isinstance(value, Tensor) and declared.kind == "tensor":
-            _check_operand(declared, value, symbols)
+        if declared.kind != "tensor":
+            continue
+        if isinstance(value, Tensor):
+            _check_operand(declared, value, symbols, converted)
+        elif not isinstance(value, np.ndarray):
+            raise TypeError(f"input {declared} should be a Tensor or an array, not {type(value).__name__}")
 
 
-def check_results(program: Program, results: Sequence[Any]) -> None:
+def check_results(program: Program, results: Sequence[Any], converted: Mapping[np.dtype, np.dtype]) -> None:
     """Compare results with what the model says of its outputs.
+
+    converted : dtypes that stand for declared ones
 
     Raises
     ------
@@ -131,26 +146,30 @@ def check_results(program: Program, results: Sequence[Any]) -> None:
     for declared, value in zip(program.body.outputs, results):
         if not isinstance(value, Tensor) or declared.kind != "tensor":
             continue
-        if declared.dtype is not None and value.dtype.numpy != declared.dtype:
-            raise OnnxError(f"output {declared.name!r} is said to be {declared.dtype.name}, and is {value.dtype.name}")
+        said_dtype = _now(declared, converted)
+        if said_dtype is not None and value.dtype.numpy != said_dtype:
+            raise OnnxError(f"output {declared.name!r} is said to be {said_dtype.name}, and is {value.dtype.name}")
         have, said = list(map(int, value.shape)), declared.shape
         if said is not None and (
             len(said) != len(have) or any(isinstance(d, int) and d != n for d, n in zip(said, have))
         ):
-            raise OnnxError(f"output {declared.name!r} is said to have shape {_shown(said)}, and has {have}")
+            raise OnnxError(f"output {declared.name!r} is said to have shape {shown_shape(said)}, and has {have}")
 
 
-def _shown(shape: Sequence[int | str | None]) -> str:
-    return "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"
+def _now(declared: Declared, converted: Mapping[np.dtype, np.dtype]) -> np.dtype | None:
+    return None if declared.dtype is None else converted.get(declared.dtype, declared.dtype)
 
 
-def _check_operand(declared: Declared, value: Tensor, symbols: dict[str, tuple[int, str]]) -> None:
-    name = declared.name
-    if declared.dtype is not None and value.dtype.numpy != declared.dtype:
-        raise OnnxError(f"input {name!r} should be {declared.dtype.name}, not {value.dtype.name}")
+def _check_operand(
+    declared: Declared, value: Tensor, symbols: dict[str, tuple[int, str]], converted: Mapping[np.dtype, np.dtype]
+) -> None:
+    name, dtype = declared.name, _now(declared, converted)
+    if dtype is not None and value.dtype.numpy != dtype:
+        as_it_is = "" if dtype == declared.dtype else ", as the model's parameters are now"
+        raise OnnxError(f"input {name!r} should be {dtype.name}{as_it_is}, not {value.dtype.name}")
     if declared.shape is None:
         return
-    shown = _shown(declared.shape)
+    shown = shown_shape(declared.shape)
     shape = list(map(int, value.shape))
     if len(shape) != len(declared.shape):
         raise OnnxError(f"input {name!r} should have shape {shown}, not {shape}")

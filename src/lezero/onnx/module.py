@@ -43,7 +43,7 @@ def load(source: Any) -> OnnxModule:
         If it is not an ONNX model, is cut short, is newer than the installed ``onnx`` package, has an operator that is not
         supported, or is contradictory; the message names the node.
     ImportError
-        If the ``onnx`` package is missing: ``pip install lezero[onnx]``.
+        If the ``onnx`` package is missing: ``pip install 'lezero[onnx]'``.
 
     Examples
     --------
@@ -66,7 +66,8 @@ class OnnxModule(nn.Module):
     """A model read from ONNX: called with its inputs in order, or by name; gives its output, or a tuple of them.
 
     Floating-point constants that operators compute with are parameters, under the names they have in the file; statistics,
-    scales and the like are buffers.
+    scales and the like are buffers.  Where they have been converted (``half()``, ``to(dtype)``), inputs and outputs that the file
+    says to be of their dtype are to be of the new one too.
 
     Attributes
     ----------
@@ -96,6 +97,10 @@ class OnnxModule(nn.Module):
                 else:
                     trained = "trained" in use and name not in body.numbers and array.ndim > 0
                     self._keep(body, name, array, trained and as_dtype(array.dtype).is_floating_point)
+        self._witnesses: dict[np.dtype, tuple[Any, str]] = {}  # of each floating dtype of the file one tensor
+        for _, _, at, attribute in self._places:
+            if (dtype := getattr(at, attribute).dtype).is_floating_point:
+                self._witnesses.setdefault(dtype.numpy, (at, attribute))
         self._holders = list({id(m): m for _, _, m, _ in self._places}.values())
 
     def _keep(self, body: Body, name: str, array: np.ndarray, trained: bool) -> None:
@@ -116,10 +121,31 @@ class OnnxModule(nn.Module):
             are left out.
         """
         operands = [_operand(v) for v in self._in_order(inputs, named)]
-        check_operands(self.program, operands)
+        check_operands(self.program, operands, self._converted())
         captured = STATE.capture is None and not is_grad_enabled() and all(isinstance(v, Tensor) for v in operands)
         results = self._without_gradients(operands) if captured else self._results(operands)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def extra_repr(self) -> str:
+        count = sum(p.numel() for p in self.parameters())
+        versions = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in self.program.opsets.items())
+        return "\n".join(
+            [
+                *(f"input {v}" for v in self.program.body.inputs),
+                *(f"output {v}" for v in self.program.body.outputs),
+                f"opset {versions}; {count:,} parameters",
+            ]
+        )
+
+    def __repr__(self) -> str:
+        lines = self.extra_repr().replace(
+            "\n", "\n  "
+        )  # the modules in it only hold what the file gives names with dots
+        return f"{type(self).__name__}(\n  {lines}\n)"
+
+    def _converted(self) -> dict[np.dtype, np.dtype]:
+        """What the file's floating dtypes are now."""
+        return {dtype: getattr(*place).dtype.numpy for dtype, place in self._witnesses.items()}
 
     def _without_gradients(self, operands: Sequence[Any]) -> list[Any]:
         if self._captured is None:
@@ -137,10 +163,11 @@ class OnnxModule(nn.Module):
         if STATE.capture is not None:
             for module in self._holders:
                 STATE.capture.saw(module)
-        interpreter = Interpreter(self.program, constants, self.training)
+        converted = self._converted()
+        interpreter = Interpreter(self.program, constants, self.training, converted)
         results = interpreter.run(self.program.body, operands, {}, self.program.opsets, {})
         results = [on_device(v) for v in results]
-        check_results(self.program, results)
+        check_results(self.program, results, converted)
         return results
 
     def _in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:

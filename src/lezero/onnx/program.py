@@ -1,6 +1,6 @@
 """An ONNX model as plain data: its calls, constants and declared values, read from a file and checked.
 
-Reading needs the ``onnx`` package (``pip install lezero[onnx]``), for the messages and their versions alone: what operators
+Reading needs the ``onnx`` package (``pip install 'lezero[onnx]'``), for the messages and their versions alone: what operators
 compute is in ``operators/``.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,18 @@ class Declared:
     kind: str = ""
     dtype: np.dtype | None = None
     shape: tuple[int | str | None, ...] | None = None
+
+    def __str__(self) -> str:
+        known = [
+            self.dtype.name if self.dtype is not None else "",
+            "" if self.shape is None else shown_shape(self.shape),
+        ]
+        kind = "" if self.kind == "tensor" else self.kind
+        return f"{self.name!r}: {' '.join(filter(None, [kind, *known])) or '?'}"
+
+
+def shown_shape(shape: Sequence[int | str | None]) -> str:
+    return "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"
 
 
 @dataclass(eq=False)
@@ -167,7 +179,9 @@ def package() -> Any:
         import onnx.helper
         import onnx.numpy_helper
     except ImportError:
-        raise ImportError("reading and writing ONNX models needs the onnx package: pip install lezero[onnx]") from None
+        raise ModuleNotFoundError(
+            "reading and writing ONNX models needs the onnx package: pip install 'lezero[onnx]'"
+        ) from None
     return onnx
 
 

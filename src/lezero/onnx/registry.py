@@ -12,7 +12,7 @@ take operands of either sort as they come; for all others host values become ten
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,10 +71,14 @@ class Context:
     call : the node
     version : of the operator set
     run : (body, operands, outer values by name) -> the body's results
+    converted : dtypes that stand for those that the file names, where its parameters have been converted
     """
 
-    def __init__(self, call: Call, version: int, run: Callable[[Body, Sequence[Any]], list[Any]], training: bool):
-        self.call, self.version, self.run, self.training = call, version, run, training
+    def __init__(
+        self, call: Call, version: int, run: Callable[[Body, Sequence[Any]], list[Any]], training: bool,
+        converted: Mapping[np.dtype, np.dtype],
+    ):  # fmt: skip
+        self.call, self.version, self.run, self.training, self.converted = call, version, run, training, converted
 
     def wanted(self, k: int) -> bool:
         """Whether the node's result `k` is used."""

@@ -469,7 +469,7 @@ class frac(Elementwise):
 
 @op("maximum", onnx="Max")
 class maximum(Elementwise):
-    """The greater of a and b, NaN if either is; equal operands share the gradient."""
+    """The greater of a and b, NaN if either is; equal operands share the gradient, and get all of it where one is NaN."""
 
     keeps = ("a", "b")
 
@@ -480,13 +480,13 @@ class maximum(Elementwise):
         return np.maximum(a, b)
 
     def gradient(dy, y, a, b):
-        tied = where(a == b, dy * 0.5, 0)
-        return where(a > b, dy, tied), where(b > a, dy, tied)
+        shared = where(a == b, dy * 0.5, dy)  # with NaN both comparisons are false, and both get the gradient
+        return where(a < b, 0, shared), where(b < a, 0, shared)
 
 
 @op("minimum", onnx="Min")
 class minimum(Elementwise):
-    """The lesser of a and b, NaN if either is; equal operands share the gradient."""
+    """The lesser of a and b, NaN if either is; equal operands share the gradient, and get all of it where one is NaN."""
 
     keeps = ("a", "b")
 
@@ -497,8 +497,8 @@ class minimum(Elementwise):
         return np.minimum(a, b)
 
     def gradient(dy, y, a, b):
-        tied = where(a == b, dy * 0.5, 0)
-        return where(a < b, dy, tied), where(b < a, dy, tied)
+        shared = where(a == b, dy * 0.5, dy)
+        return where(a > b, 0, shared), where(b > a, 0, shared)
 
 
 @op("clamp", onnx="Clip")
@@ -519,8 +519,8 @@ class clamp(Elementwise):
     def gradient(dy, y, x, min, max):
         return (
             where((x >= min) & (x <= max), dy, 0),
-            where((x < min) & (min < max), dy, 0),
-            where((x > max) | (min > max), dy, 0),
+            where((min < max) & (x < min), dy, 0),
+            where((x > max) | (max < min), dy, 0),
         )
 
 

@@ -431,7 +431,8 @@ class norm(Composite):
             return scale * x
         # |x|**(p-2) * x / y**(p-1); the ratio first, since powers of the parts may overflow
         ratio = abs(x) / where(y == 0, 1, y)
-        return where(x == 0, 0, dy * sign(x) * where(x == 0, 1, ratio) ** (p - 1))
+        flat = (x == 0) | (y == 0)  # of negative powers y is 0 where any x is
+        return where(flat, 0, dy * sign(x) * where(flat, 1, ratio) ** (p - 1))
 
 
 def max_at(x: Any, axis: int, keepdim: bool = False) -> tuple[Any, Any]:

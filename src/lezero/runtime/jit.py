@@ -622,6 +622,44 @@ class Jitted:
         return f"<lz.jit {self._name}: {len(self._variants)} variants>"
 
 
+_CAPTURED = "lz.jit(function) captures what a function records at its first calls, and needs no example"
+_KEPT = "lz.save(model.state_dict(), path) keeps what was learnt, and lz.export.to_onnx writes what is computed"
+_PYTHON = "leave it out: what lz.jit captures stays a function of Python"
+ELSEWHERE = {
+    **dict.fromkeys(
+        "ScriptFunction ScriptModule script script_if_tracing script_method trace trace_module".split(), _CAPTURED
+    ),
+    **dict.fromkeys("load save".split(), _KEPT),
+    **dict.fromkeys(
+        """annotate export freeze ignore interface is_scripting is_tracing optimize_for_inference optimized_execution
+        set_fusion_strategy unused""".split(),
+        _PYTHON,
+    ),
+}
+
+
+class _Function:
+    """A function that says what to do about names that ``torch.jit``, which is a module, has."""
+
+    def __init__(self, function: Callable):
+        functools.update_wrapper(self, function)
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        advice = ELSEWHERE.get(name)
+        raise AttributeError(f"lz.jit has no attribute {name!r}" + (f": {advice}" if advice else ""))
+
+    def __repr__(self) -> str:
+        return repr(self._function)
+
+    def __reduce__(self) -> str:
+        return self._function.__name__
+
+
+@_Function
 def jit(fn: Callable | None = None, *, memory_limit: int | str | None = None) -> Any:
     """Capture a function: recorded at its first calls, then run in one go.
 

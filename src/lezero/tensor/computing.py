@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lezero.arguments import need_real, whole
-from lezero.graph.dtype import as_dtype
+from lezero.graph.dtype import as_dtype, default_dtype
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import normalize_axes, normalize_axis, several_axes
 from lezero.runtime.bounds import expect, of_dimension
@@ -114,7 +114,8 @@ class Computing(Core):
         return self._reduce("all", dim, keepdim)
 
     def logsumexp(self, dim: Axes, keepdim: bool = False) -> Tensor:
-        return self._reduce("logsumexp", dim, keepdim)
+        x = self if self.dtype.kind in "fc" else self._cast(default_dtype())
+        return x._reduce("logsumexp", dim, keepdim)
 
     def norm(self, p: Any = 2, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
         if p is None or p == "fro":

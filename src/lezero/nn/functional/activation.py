@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lezero.graph.dtype import iinfo
 from lezero.methods import prelu  # noqa: F401  (a method of tensors, too)
 from lezero.nn.functional.dropout import placed
 from lezero.ops import activations as act
@@ -11,7 +12,7 @@ from lezero.ops.base import normalize_axis
 from lezero.ops.functions import sigmoid as _sigmoid
 from lezero.ops.functions import tanh as _tanh
 from lezero.runtime.recorder import record
-from lezero.tensor import Tensor
+from lezero.tensor import Tensor, where
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -102,15 +103,29 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return act.softshrink(input, limit=float(lambd))
 
 
+def _whole(name: str, x: Tensor, value: float) -> int:
+    """A number cut off to x's integer dtype."""
+    cut, limits = int(value), iinfo(x.dtype)
+    if not limits.min <= cut <= limits.max:
+        raise ValueError(f"{name}: {value} is not among the numbers of {x.dtype.name}")
+    return cut
+
+
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
-    """x where it is above the threshold, else `value`"""
+    """x where it is above the threshold, else `value`; of integers, these cut off to whole numbers"""
+    if input.dtype.kind in "iu":
+        limit, other = (_whole("threshold", input, v) for v in (threshold, value))
+        return placed(where(input > limit, input, other)._cast(input.dtype), input, inplace)
     return placed(act.threshold(input, limit=float(threshold), value=float(value)), input, inplace)
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    """x clipped to min_val … max_val"""
+    """x clipped to min_val … max_val; of integers, these cut off to whole numbers"""
     if min_val > max_val:
         raise ValueError(f"hardtanh: min_val={min_val} is above max_val={max_val}")
+    if input.dtype.kind in "iu":
+        low, high = (_whole("hardtanh", input, v) for v in (min_val, max_val))
+        return placed(input.clamp(low, high)._cast(input.dtype), input, inplace)
     return placed(act.hardtanh(input, low=float(min_val), high=float(max_val)), input, inplace)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from lezero.misspelt import suggest_names
 from lezero.nn.parameter import constant_tensor
+from lezero.runtime.recorder import STATE
 from lezero.tensor import Tensor, stack, where
 
 __all__ = [
@@ -41,7 +43,8 @@ class PackedSequence(_Packed):
     unsorted_indices : (sequences,), int64; its inverse
     """
 
-    __slots__ = ()
+    _known: tuple[Any, list[builtins.int], list[builtins.int] | None] | None = None
+    """The capture that it was made in, the batch sizes, and the unsorted indices: a capture cannot read tensors."""
 
     def __new__(
         cls,
@@ -54,9 +57,34 @@ class PackedSequence(_Packed):
             unsorted_indices = invert_permutation(sorted_indices)
         return super().__new__(cls, data, batch_sizes, sorted_indices, unsorted_indices)
 
+    def __getstate__(self) -> None:
+        return None  # copies are in no capture
+
+    def with_data(self, data: Tensor) -> PackedSequence:
+        """Other elements of the same sequences."""
+        made = self._replace(data=data)
+        made._known = self._known
+        return made
+
+    def sizes(self) -> list[builtins.int]:
+        """``batch_sizes`` as numbers."""
+        known = self._in_capture()
+        return self.batch_sizes.tolist() if known is None else known[1]
+
+    def places(self) -> list[builtins.int] | None:
+        """``unsorted_indices`` as numbers."""
+        known = self._in_capture()
+        if known is not None:
+            return known[2]
+        return None if self.unsorted_indices is None else self.unsorted_indices.tolist()
+
+    def _in_capture(self) -> Any:
+        capture = STATE.capture
+        return self._known if capture is not None and self._known is not None and self._known[0] is capture else None
+
     def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
         """With the data moved or converted, as ``Tensor.to``."""
-        return self._replace(data=self.data.to(*args, **kwargs))
+        return self.with_data(self.data.to(*args, **kwargs))
 
     def cpu(self) -> PackedSequence:
         return self.to("cpu")
@@ -123,8 +151,11 @@ def pack_padded_sequence(
     here = counts[order] > np.arange(counts.max())[:, None]  # (steps, sequences)
     step, row = np.nonzero(here)
     rows = x.reshape(steps * batch, *x.shape[2:]).index_select(0, constant_tensor(step * batch + order[row]))
-    places = (None, None) if enforce_sorted else (constant_tensor(order), constant_tensor(np.argsort(order)))
-    return PackedSequence(rows, constant_tensor(here.sum(1)), *places)
+    back = np.argsort(order)
+    places = (None, None) if enforce_sorted else (constant_tensor(order), constant_tensor(back))
+    packed = PackedSequence(rows, constant_tensor(here.sum(1)), *places)
+    packed._known = STATE.capture, here.sum(1).tolist(), None if enforce_sorted else back.tolist()
+    return packed
 
 
 def pad_packed_sequence(
@@ -140,7 +171,7 @@ def pad_packed_sequence(
     -------
     (longest, batch, *), or (batch, longest, *) with `batch_first`; and (batch,) of int64
     """
-    sizes = np.asarray(sequence.batch_sizes.tolist(), np.int64)
+    sizes = np.asarray(sequence.sizes(), np.int64)
     steps, batch = len(sizes), int(sizes[0])
     if total_length is not None and total_length < steps:
         raise ValueError(f"pad_packed_sequence: total_length={total_length} is below the longest length, {steps}")
@@ -151,8 +182,8 @@ def pad_packed_sequence(
         more = ((0, total_length - steps), (0, 0))
         here, rows = np.pad(here, more), np.pad(rows, more)
     counts = here.sum(0)
-    if sequence.unsorted_indices is not None:
-        back = np.asarray(sequence.unsorted_indices.tolist(), np.int64)
+    back = sequence.places()
+    if back is not None:
         here, rows, counts = here[:, back], rows[:, back], counts[back]
     if batch_first:
         here, rows = here.T, rows.T

@@ -206,9 +206,9 @@ def swish(_: Context, x: Tensor, *, alpha: float = 1.0) -> Tensor:
 
 
 @operator("Cast", host=True)
-def cast(_: Context, x: Any, *, to: int | str, saturate: int = 1, round_mode: str = "up") -> Any:
+def cast(context: Context, x: Any, *, to: int | str, saturate: int = 1, round_mode: str = "up") -> Any:
     dtype = numpy_dtype(to) if isinstance(to, int) else np.dtype(_OLD_NAMES.get(to, to.lower()))
-    return _cast(x, dtype, bool(saturate), round_mode)
+    return _cast(x, context.converted.get(dtype, dtype), bool(saturate), round_mode)
 
 
 @operator("CastLike", host=True)
