@@ -411,11 +411,14 @@ def test_not_a_number_is_one_argument():
     assert not f.reasons
 
 
+PLANS_MEMORY = lz.device.get_backend() == "cpu"
+
+
 class Captured(lz.nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = lz.nn.Parameter(lz.ones(2))
-        self.scaled = lz.jit(self.scale, memory_limit="1GiB")
+        self.scaled = lz.jit(self.scale, memory_limit="1GiB" if PLANS_MEMORY else None)
 
     def scale(self, x):
         return x * self.weight
@@ -432,7 +435,7 @@ def test_a_copied_module_has_captured_functions_of_its_own(copied):
     for _ in range(3):
         assert module.scaled(lz.ones(2)).tolist() == [5, 5]
         assert twin.scaled(lz.ones(2)).tolist() == [1, 1]
-    assert twin.scaled.memory is not None
+    assert not PLANS_MEMORY or twin.scaled.memory is not None
 
 
 @lz.jit

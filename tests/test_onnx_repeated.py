@@ -172,7 +172,7 @@ def test_threads_may_call_one_model():
         rng = np.random.default_rng(seed)
         try:
             with lz.no_grad():
-                for rows in rng.integers(2, 40, 1500):  # more than are kept
+                for rows in rng.integers(2, 40, 500):  # more than are kept
                     x = rng.normal(size=(rows, 3)).astype(np.float32)
                     np.testing.assert_allclose(m(x).numpy(), x @ W, 1e-5, 1e-6)
         except BaseException as error:

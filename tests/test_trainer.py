@@ -513,7 +513,7 @@ class Rows:
         return len(X)
 
     def __getitem__(self, index):
-        return {"x": X[index], self.key: Y[index]}
+        return {"input": X[index], self.key: Y[index]}
 
 
 @pytest.mark.parametrize("key", ["labels", "label", "targets", "target"])
