@@ -6,11 +6,8 @@ from typing import Any
 
 from lezero.ops.base import REGISTRY
 from lezero.ops.optimizer import adam_m, adam_param, adam_v
-from lezero.optim.checks import not_negative, two_betas
-from lezero.optim.optimizer import Optimizer, ParamsT
-from lezero.optim.recording import counted, hyper, zeros_for
-from lezero.runtime.updates import Updates
-from lezero.tensor import no_grad
+from lezero.optim.moments import MEANS, Moments, Rule
+from lezero.optim.optimizer import ParamsT
 
 _MAXIMUM = REGISTRY["maximum"]
 
@@ -31,7 +28,7 @@ def _moments(p, m, v, grad, beta1, beta2, decay, decoupled, maximize):
     return adam_m(p, grad, m, beta1, decay, **attrs), adam_v(p, grad, v, beta2, decay, **attrs)
 
 
-class Adam(Optimizer):
+class Adam(Moments):
     """Adam (Kingma & Ba 2015): steps along the mean gradient, divided by the root of the mean squared gradient.
 
     Parameters
@@ -51,7 +48,6 @@ class Adam(Optimizer):
     """
 
     _decoupled = False
-    _replays = True
 
     def __init__(
         self,
@@ -76,29 +72,11 @@ class Adam(Optimizer):
             },
         )
 
-    def _check(self, name: str, group: dict[str, Any]) -> None:
-        not_negative(name, group, "lr", "eps", "weight_decay")
-        two_betas(name, group["betas"])
-
-    @no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = self._loss(closure)
-        for group in self.param_groups:
-            active = counted(self.state, group["params"], _begin_amsgrad if group["amsgrad"] else _begin)
-            if not active:
-                continue
-            lr, eps, decay = hyper(group, "lr"), hyper(group, "eps"), hyper(group, "weight_decay")
-            beta1, beta2 = hyper(group, "betas", 0), hyper(group, "betas", 1)
-            shared, attrs = (lr, beta1, beta2, eps, decay), (self._decoupled, group["maximize"])
-            if group["amsgrad"]:
-                update = Updates(_amsgrad, shared, attrs)
-                for p, grad, s in active:
-                    update((p, s["exp_avg"], s["exp_avg_sq"], s["max_exp_avg_sq"]), (grad, s["step"]))
-            else:
-                update = Updates(_adam, shared, attrs)
-                for p, grad, s in active:
-                    update((p, s["exp_avg"], s["exp_avg_sq"]), (grad, s["step"]))
-        return loss
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        attrs = self._decoupled, group["maximize"]
+        if group["amsgrad"]:
+            return Rule(_amsgrad, (*MEANS, "max_exp_avg_sq"), attrs)
+        return Rule(_adam, MEANS, attrs)
 
 
 class AdamW(Adam):
@@ -121,12 +99,3 @@ class AdamW(Adam):
         maximize: bool = False,
     ):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
-
-
-def _begin(p: Any, state: dict[str, Any]) -> None:
-    state["exp_avg"], state["exp_avg_sq"] = zeros_for(p), zeros_for(p)
-
-
-def _begin_amsgrad(p: Any, state: dict[str, Any]) -> None:
-    _begin(p, state)
-    state["max_exp_avg_sq"] = zeros_for(p)

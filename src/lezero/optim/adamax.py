@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from lezero.ops.base import REGISTRY
-from lezero.optim.checks import not_negative, two_betas
-from lezero.optim.optimizer import Optimizer, ParamsT
-from lezero.optim.recording import counted, hyper, zeros_for
+from lezero.optim.moments import Moments, Rule
+from lezero.optim.optimizer import ParamsT
 from lezero.optim.rules import decayed, lerp, update_rule
-from lezero.runtime.updates import Updates
-from lezero.tensor import no_grad
 
 _MAXIMUM = REGISTRY["maximum"]
 
@@ -23,11 +20,7 @@ def _adamax(p, m, largest, grad, step, lr, beta1, beta2, eps, decay, maximize):
     return p - lr / (1 - beta1**step) * m / largest, m, largest
 
 
-def _begin(p: Any, state: dict[str, Any]) -> None:
-    state["exp_avg"], state["exp_inf"] = zeros_for(p), zeros_for(p)
-
-
-class Adamax(Optimizer):
+class Adamax(Moments):
     """Adamax (Kingma & Ba 2015, section 7.1): Adam divided by a decaying maximum instead of a root mean square.
 
     Parameters
@@ -44,8 +37,6 @@ class Adamax(Optimizer):
         Go up the gradient.
     """
 
-    _replays = True
-
     def __init__(
         self,
         params: ParamsT,
@@ -60,22 +51,5 @@ class Adamax(Optimizer):
             params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
         )
 
-    def _check(self, name: str, group: dict[str, Any]) -> None:
-        not_negative(name, group, "lr", "eps", "weight_decay")
-        two_betas(name, group["betas"])
-
-    @no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = self._loss(closure)
-        for group in self.param_groups:
-            active = counted(self.state, group["params"], _begin)
-            if not active:
-                continue
-            shared = (
-                hyper(group, "lr"), hyper(group, "betas", 0), hyper(group, "betas", 1), hyper(group, "eps"),
-                hyper(group, "weight_decay"),
-            )  # fmt: skip
-            update = Updates(_adamax, shared, (group["maximize"],))
-            for p, grad, s in active:
-                update((p, s["exp_avg"], s["exp_inf"]), (grad, s["step"]))
-        return loss
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return Rule(_adamax, ("exp_avg", "exp_inf"), (group["maximize"],))

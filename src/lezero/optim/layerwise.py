@@ -7,6 +7,7 @@ from typing import Any
 from lezero.ops.elementwise import sign, sqrt, where
 from lezero.ops.reduce import norm
 from lezero.optim.checks import not_negative, two_betas
+from lezero.optim.moments import MEANS, Moments, Rule
 from lezero.optim.optimizer import Optimizer, ParamsT
 from lezero.optim.recording import counted, hyper, zeros_for
 from lezero.optim.rules import update_rule
@@ -73,7 +74,7 @@ def _begin_lion(p: Any, state: dict[str, Any]) -> None:
     state["exp_avg"] = zeros_for(p)
 
 
-class LAMB(Optimizer):
+class LAMB(Moments):
     """LAMB (You et al. 2020): Adam's step, scaled for each parameter by the ratio of its norm to the step's.
 
     Parameters
@@ -87,8 +88,6 @@ class LAMB(Optimizer):
     maximize : bool
         Go up the gradient.
     """
-
-    _replays = True
 
     def __init__(
         self,
@@ -104,23 +103,8 @@ class LAMB(Optimizer):
             params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
         )
 
-    def _check(self, name: str, group: dict[str, Any]) -> None:
-        not_negative(name, group, "lr", "eps", "weight_decay")
-        two_betas(name, group["betas"])
-
-    @no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = self._loss(closure)
-        for group in self.param_groups:
-            active = counted(self.state, group["params"], _begin_lamb)
-            if not active:
-                continue
-            lr, eps, decay = hyper(group, "lr"), hyper(group, "eps"), hyper(group, "weight_decay")
-            beta1, beta2 = hyper(group, "betas", 0), hyper(group, "betas", 1)
-            update = Updates(_lamb, (lr, beta1, beta2, eps, decay), (group["maximize"],))
-            for p, grad, s in active:
-                update((p, s["exp_avg"], s["exp_avg_sq"]), (grad, s["step"]))
-        return loss
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return Rule(_lamb, MEANS, (group["maximize"],))
 
 
 @update_rule(3)
@@ -133,7 +117,3 @@ def _lamb(p, m, v, grad, t, lr, beta1, beta2, eps, decay, maximize):
     size, length = norm(p, axes=every), norm(step, axes=every)
     ratio = where((size > 0) & (length > 0), size / length, 1.0)
     return p - lr * ratio * step, m, v
-
-
-def _begin_lamb(p: Any, state: dict[str, Any]) -> None:
-    state["exp_avg"], state["exp_avg_sq"] = zeros_for(p), zeros_for(p)

@@ -7,12 +7,11 @@ from typing import Any
 from lezero.graph.dtype import float32, float64
 from lezero.ops.elementwise import sqrt, where
 from lezero.ops.rules import narrow
-from lezero.optim.checks import not_negative, two_betas
-from lezero.optim.optimizer import Optimizer, ParamsT
-from lezero.optim.recording import counted, full_for, hyper, zeros_for
+from lezero.optim.moments import MEANS, Moments, Rule
+from lezero.optim.optimizer import ParamsT
+from lezero.optim.recording import full_for
 from lezero.optim.rules import lerp, update_rule
-from lezero.runtime.updates import Updates
-from lezero.tensor import no_grad
+from lezero.tensor import Tensor
 
 
 def _decay(p, grad, lr, decay, decoupled, maximize):
@@ -26,7 +25,7 @@ def _moments(m, v, grad, beta1, beta2):
 
 
 @update_rule(4)
-def _nadam(p, m, v, mu_product, grad, step, lr, beta1, beta2, eps, decay, momentum_decay, decoupled, maximize):
+def _nadam(p, mu_product, m, v, grad, step, lr, beta1, beta2, eps, decay, momentum_decay, decoupled, maximize):
     p, grad = _decay(p, grad, lr, decay, decoupled, maximize)
     mu = beta1 * (1 - 0.5 * 0.96 ** (step * momentum_decay))
     following = beta1 * (1 - 0.5 * 0.96 ** ((step + 1) * momentum_decay))
@@ -35,7 +34,7 @@ def _nadam(p, m, v, mu_product, grad, step, lr, beta1, beta2, eps, decay, moment
     divisor = sqrt(v / (1 - beta2**step)) + eps
     product = narrow(mu_product, float64)
     p = p - lr * (1 - mu) / (1 - product) * grad / divisor
-    return p - lr * following / (1 - product * following) * m / divisor, m, v, mu_product
+    return p - lr * following / (1 - product * following) * m / divisor, mu_product, m, v
 
 
 @update_rule(3)
@@ -52,16 +51,7 @@ def _radam(p, m, v, grad, step, lr, beta1, beta2, eps, decay, decoupled, maximiz
     return p - lr * m / (1 - beta1**step) * scale, m, v
 
 
-def _begin(p: Any, state: dict[str, Any]) -> None:
-    state["exp_avg"], state["exp_avg_sq"] = zeros_for(p), zeros_for(p)
-
-
-def _begin_nadam(p: Any, state: dict[str, Any]) -> None:
-    state["mu_product"] = full_for((), float32, 1.0)
-    _begin(p, state)
-
-
-class NAdam(Optimizer):
+class NAdam(Moments):
     """NAdam (Dozat 2016): Adam with Nesterov's momentum.
 
     Parameters
@@ -82,7 +72,7 @@ class NAdam(Optimizer):
         Go up the gradient.
     """
 
-    _replays = True
+    _rates = ("momentum_decay",)
 
     def __init__(
         self,
@@ -109,25 +99,15 @@ class NAdam(Optimizer):
             },
         )
 
-    def _check(self, name: str, group: dict[str, Any]) -> None:
-        not_negative(name, group, "lr", "eps", "weight_decay", "momentum_decay")
-        two_betas(name, group["betas"])
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        attrs = group["decoupled_weight_decay"], group["maximize"]
+        return Rule(_nadam, ("mu_product", *MEANS), attrs)
 
-    @no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = self._loss(closure)
-        for group in self.param_groups:
-            active = counted(self.state, group["params"], _begin_nadam)
-            if not active:
-                continue
-            shared = (*_shared(group), hyper(group, "momentum_decay"))
-            update = Updates(_nadam, shared, (group["decoupled_weight_decay"], group["maximize"]))
-            for p, grad, s in active:
-                update((p, s["exp_avg"], s["exp_avg_sq"], s["mu_product"]), (grad, s["step"]))
-        return loss
+    def _initial(self, p: Tensor, name: str) -> Tensor:
+        return full_for((), float32, 1.0) if name == "mu_product" else super()._initial(p, name)
 
 
-class RAdam(Optimizer):
+class RAdam(Moments):
     """RAdam (Liu et al. 2020): Adam that divides by the second moment only once its variance is known.
 
     Parameters
@@ -145,8 +125,6 @@ class RAdam(Optimizer):
     maximize : bool
         Go up the gradient.
     """
-
-    _replays = True
 
     def __init__(
         self,
@@ -171,23 +149,5 @@ class RAdam(Optimizer):
             },
         )
 
-    def _check(self, name: str, group: dict[str, Any]) -> None:
-        not_negative(name, group, "lr", "eps", "weight_decay")
-        two_betas(name, group["betas"])
-
-    @no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = self._loss(closure)
-        for group in self.param_groups:
-            active = counted(self.state, group["params"], _begin)
-            if not active:
-                continue
-            update = Updates(_radam, _shared(group), (group["decoupled_weight_decay"], group["maximize"]))
-            for p, grad, s in active:
-                update((p, s["exp_avg"], s["exp_avg_sq"]), (grad, s["step"]))
-        return loss
-
-
-def _shared(group: dict[str, Any]) -> tuple[Any, ...]:
-    betas = hyper(group, "betas", 0), hyper(group, "betas", 1)
-    return (hyper(group, "lr"), *betas, hyper(group, "eps"), hyper(group, "weight_decay"))
+    def _rule(self, group: dict[str, Any]) -> Rule:
+        return Rule(_radam, MEANS, (group["decoupled_weight_decay"], group["maximize"]))
