@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lezero import linalg
-from lezero.factors import geqrf, lu_unpack, ormqr  # noqa: F401 -- installed by name
 from lezero.graph.dtype import complex64, complex128
+from lezero.linalg.elimination import lu_unpack  # noqa: F401 -- installed by name
+from lezero.linalg.reflections import geqrf, ormqr  # noqa: F401 -- installed by name
+from lezero.linalg.triangular import QR
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import normalize_axis
 from lezero.placed import scatter_reduce
@@ -38,7 +40,7 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     return linalg.pinv(input, rtol=rcond)
 
 
-def qr(input: Tensor, some: bool = True) -> linalg.QR:
+def qr(input: Tensor, some: bool = True) -> QR:
     """See ``linalg.qr``; `some` is its mode "reduced", otherwise "complete"."""
     return linalg.qr(input, "reduced" if some else "complete")
 
