@@ -14,7 +14,9 @@ from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import normalize_axis
 from lezero.placed import scatter_reduce
 from lezero.rearranged import index_put, nonzero
-from lezero.runtime.recorder import STATE, adopt, record
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
+from lezero.runtime.writes import adopt
 from lezero.tensor import Tensor, full
 from lezero.tensor.computing import also_of_scalars
 

@@ -20,7 +20,8 @@ from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes, normalize_axis
 from lezero.ops.indexing import wrapped as _wrapped
 from lezero.runtime.bounds import expect, of_dimension
-from lezero.runtime.recorder import STATE, record
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
 from lezero.tensor import Tensor, arange, cat, rand, tensor, where, zeros
 from lezero.tensor.computing import also_of_scalars
 

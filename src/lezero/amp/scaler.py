@@ -21,7 +21,8 @@ from lezero.graph.dtype import DType, float16, float32, float64, int32
 from lezero.nn.parameter import constant_tensor
 from lezero.optim.optimizer import Optimizer
 from lezero.runtime import scalar_input
-from lezero.runtime.recorder import STATE, assign
+from lezero.runtime.recording import STATE
+from lezero.runtime.writes import assign
 from lezero.switched import switched
 from lezero.tensor import Tensor, no_grad, where
 

@@ -13,8 +13,9 @@ from lezero.export.state import unchanged
 from lezero.graph.dim import Dim as Extent
 from lezero.graph.dim import Guard, noting_guards
 from lezero.graph.node import Graph, Node
-from lezero.runtime import explain
-from lezero.runtime.recorder import _PACKAGE, import_handle
+from lezero.runtime.aside import ExplainError, recorded_only
+from lezero.runtime.leaves import import_handle
+from lezero.runtime.sites import PACKAGE
 from lezero.tensor import Tensor, no_grad, tensor
 
 
@@ -34,7 +35,7 @@ class _Asked(list[Asked]):
 
     def append(self, guard: Any) -> None:
         frame = sys._getframe(3)  # beyond Dim's operator and what it calls
-        if not frame.f_code.co_filename.startswith(_PACKAGE):
+        if not frame.f_code.co_filename.startswith(PACKAGE):
             super().append(Asked(guard, (frame.f_code.co_filename, frame.f_lineno)))
 
     def extend(self, guards: Any) -> None:
@@ -100,7 +101,7 @@ def _traced(
     with (
         unchanged(function),
         no_grad(),
-        explain.recorded_only(getattr(function, "__name__", type(function).__name__)) as (rec, _),
+        recorded_only(getattr(function, "__name__", type(function).__name__)) as (rec, _),
     ):
         for example, name in zip(examples, names):
             example._dynamic = tuple(sorted(dynamic.get(name, {})))
@@ -133,7 +134,7 @@ def _called(
     """The function's result; what stops it is told as what it means for an export."""
     try:
         return function(*examples)
-    except explain.ExplainError as error:
+    except ExplainError as error:
         raise ExportError(f"a file has one way to go, and a value is read while it is recorded: {error}") from None
     except ValueError as error:
         given = {c: int(t.shape[a]) for t, n in zip(args, names) for a, c in dynamic.get(n, {}).items()}

@@ -10,8 +10,8 @@ from lezero.misspelt import SpeltArguments
 from lezero.nn import hooks, state
 from lezero.nn.located import name_layer
 from lezero.nn.parameter import Buffer, Parameter, clear_grads
-from lezero.runtime import recorder
-from lezero.runtime.recorder import assign
+from lezero.runtime import recording
+from lezero.runtime.writes import assign
 from lezero.tensor import Tensor, no_grad
 from lezero.tensor.names import Elsewhere
 
@@ -56,8 +56,8 @@ class Module(SpeltArguments):
         raise NotImplementedError(f"{type(self).__name__} does not define forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if recorder.capturing and recorder.STATE.capture is not None:
-            recorder.STATE.capture.saw(self)
+        if recording.capturing and recording.STATE.capture is not None:
+            recording.STATE.capture.saw(self)
         try:
             if self._hooks is None:
                 return self.forward(*args, **kwargs)

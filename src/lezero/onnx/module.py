@@ -17,7 +17,7 @@ from lezero.onnx.checks import check_functions
 from lezero.onnx.interpreter import Interpreter, check_operands, check_results
 from lezero.onnx.program import Body, OnnxError, Program, _bodies, package, read
 from lezero.onnx.registry import find, has_tensor_type, on_device
-from lezero.runtime.recorder import STATE
+from lezero.runtime.recording import STATE
 from lezero.tensor import Tensor, is_grad_enabled
 from lezero.tensor.creation import _from_array
 

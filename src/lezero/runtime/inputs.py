@@ -11,7 +11,8 @@ import numpy as np
 
 from lezero.graph.dtype import DType, int64
 from lezero.runtime import recorder
-from lezero.runtime.recorder import STATE, scalar_leaf
+from lezero.runtime.leaves import scalar_leaf
+from lezero.runtime.recording import STATE
 
 
 def scalar_input(get: Callable[[], float], dtype: DType | None = None) -> Any:

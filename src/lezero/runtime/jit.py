@@ -31,10 +31,14 @@ from lezero.hal.references import others
 from lezero.ops.base import LEAF
 from lezero.runtime import recorder
 from lezero.runtime.bounds import Check
-from lezero.runtime.recorder import STATE, Handle, Recording, Root
+from lezero.runtime.leaves import import_handle
+from lezero.runtime.recording import STATE, Handle, Recording, count_capture
 from lezero.runtime.replay import between
 from lezero.runtime.run import Ran, _release, run_recording
+from lezero.runtime.sites import PACKAGE
 from lezero.runtime.steady import Steady
+from lezero.runtime.trie import Root, forget
+from lezero.runtime.writes import stale_views
 from lezero.schedule.budget import Limit, MemoryLimitError, MemoryReport, parse_bytes
 
 MAX_VARIANTS = 16
@@ -106,7 +110,7 @@ def _user_line() -> str:
     frame = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(recorder._PACKAGE):
+        if not file.startswith(PACKAGE):
             return f" at {file}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
@@ -320,7 +324,7 @@ class Variant:
             t._rec, t._node, t._buffer, t._shape, t._history = rec, node, None, None, None
         written = {id(t): t for t, *_ in saved}
         for t in written.values():
-            recorder.stale_views(t, written)
+            stale_views(t, written)
 
     def _settle(
         self,
@@ -364,7 +368,7 @@ def _handle(rec: Recording, node: Node) -> Handle:
 
 def _realize(t: Handle) -> None:
     if t._buffer is None and t._rec is None:
-        recorder.import_handle(STATE.recording, t)
+        import_handle(STATE.recording, t)
     if t._rec is not None:
         run_recording(t._rec, t)
 
@@ -512,9 +516,9 @@ class Jitted:
         if memory_limit is not None:
             name = f"lz.jit: {self._name}()"
             self._limit = Limit(name, parse_bytes(name, memory_limit))
-        self._root = recorder.Root(self._limit)  # a trie of its own, so that the lines in messages are this function's
+        self._root = Root(self._limit)  # a trie of its own, so that the lines in messages are this function's
         self.reasons: list[str] = []
-        finalize(self, recorder.forget, self._root).atexit = False
+        finalize(self, forget, self._root).atexit = False
 
     @property
     def memory(self) -> MemoryReport | None:
@@ -566,7 +570,7 @@ class Jitted:
         rec.bindings.clear()
         rec.root = rec.tail = self._root
         capture = Capture(self._name)
-        recorder.count_capture(1)
+        count_capture(1)
         try:
             state.capture = capture
             result = self._fn(*args, **kwargs)
@@ -577,7 +581,7 @@ class Jitted:
             raise
         finally:
             state.capture = None  # first, and before any call: an interrupt may come with the next one
-            recorder.count_capture(-1)
+            count_capture(-1)
         variant = Variant(rec, self._root, capture, result, arguments)
         if before is not None:
             if variant.same(before):

@@ -21,7 +21,7 @@ from lezero.hal.buffer import Borrowed, Buffer
 from lezero.hal.references import shared
 from lezero.runtime import recorder, run
 from lezero.runtime.bounds import Check, out_of_range
-from lezero.runtime.recorder import STATE, Handle
+from lezero.runtime.recording import STATE, Handle
 from lezero.runtime.run import FREED, Ran, statistics
 
 

@@ -15,7 +15,9 @@ from lezero.graph.place import Device
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import Op
 from lezero.ops.operand import Operand
-from lezero.runtime.recorder import STATE, Handle, import_handle, kind_of, record
+from lezero.runtime.leaves import import_handle, kind_of
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE, Handle
 
 if TYPE_CHECKING:
     from lezero.tensor import Tensor

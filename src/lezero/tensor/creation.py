@@ -19,7 +19,8 @@ from lezero.hal.buffer import Buffer
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import normalize_axis
 from lezero.runtime import recorder
-from lezero.runtime.recorder import kind_of, record
+from lezero.runtime.leaves import kind_of
+from lezero.runtime.recorder import record
 from lezero.tensor.core import Core, _sizes
 
 if TYPE_CHECKING:

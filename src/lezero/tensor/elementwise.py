@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from lezero.ops.base import REGISTRY as OPS
-from lezero.runtime.recorder import STATE, record
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
 from lezero.tensor.complex_functions import OF_COMPLEX
 from lezero.tensor.core import Core
 from lezero.tensor.creation import need_fit

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from lezero.runtime.recorder import STATE
+from lezero.runtime.recording import STATE
 from lezero.switched import switched
 
 

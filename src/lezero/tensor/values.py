@@ -10,7 +10,8 @@ import numpy as np
 
 from lezero.graph import dtype as dt
 from lezero.hal.buffer import Buffer, export
-from lezero.runtime.recorder import STATE, import_handle
+from lezero.runtime.leaves import import_handle
+from lezero.runtime.recording import STATE
 from lezero.runtime.run import run_now, run_recording
 from lezero.tensor.core import Core
 from lezero.tensor.modes import no_grad

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from lezero.arguments import whole
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import Op, normalize_axes, normalize_axis, several_axes
-from lezero.runtime.recorder import WRITE_BACK, note_view, record
+from lezero.runtime.recorder import record
+from lezero.runtime.writes import WRITE_BACK, note_view
 from lezero.tensor.core import Core, _sizes
 
 if TYPE_CHECKING:

@@ -11,7 +11,9 @@ from lezero.graph.dtype import float64, iinfo
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes
 from lezero.runtime import recorder
-from lezero.runtime.recorder import STATE, assign, record
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
+from lezero.runtime.writes import assign
 from lezero.tensor.core import Core
 from lezero.tensor.creation import need_fit, rand, randint, randn, tensor
 

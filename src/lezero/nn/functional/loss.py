@@ -9,7 +9,7 @@ from typing import Any
 from lezero.ops import losses
 from lezero.ops.base import broadcast_shapes
 from lezero.runtime.bounds import expect_classes
-from lezero.runtime.recorder import _user_site
+from lezero.runtime.sites import user_site
 from lezero.tensor import Tensor
 
 _WARNED: dict = {}
@@ -29,7 +29,7 @@ def _reduced(name: str, loss: Tensor, reduction: str) -> Tensor:
 def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
     """Broadcasting (n,) with (n, 1) gives n × n differences, which is hardly ever meant."""
     if tuple(input.shape) != tuple(target.shape):
-        file, line = _user_site() or (__file__, 1)
+        file, line = user_site() or (__file__, 1)
         warnings.warn_explicit(
             f"{name}: the input has shape {tuple(input.shape)} and the target {tuple(target.shape)}; they are broadcast, which is "
             f"likely not what is meant. Make them the same shape",

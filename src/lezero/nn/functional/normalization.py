@@ -10,7 +10,9 @@ from lezero.ops import creation, movement, normalization
 from lezero.ops.arithmetic import lerp
 from lezero.ops.base import REGISTRY
 from lezero.runtime import scalar_input
-from lezero.runtime.recorder import STATE, assign_together, record
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
+from lezero.runtime.writes import assign_together
 from lezero.tensor import Tensor, no_grad
 
 _ADD = REGISTRY["add"]

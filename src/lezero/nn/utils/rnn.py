@@ -10,7 +10,7 @@ import numpy as np
 
 from lezero.misspelt import suggest_names
 from lezero.nn.parameter import constant_tensor
-from lezero.runtime.recorder import STATE
+from lezero.runtime.recording import STATE
 from lezero.tensor import Tensor, stack, where
 
 __all__ = [
