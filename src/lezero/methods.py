@@ -155,22 +155,27 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
 
 
 def unsafe_chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """``chunk``."""
     return input.chunk(chunks, dim)
 
 
 def unsafe_split(input: Tensor, split_size: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """``split``."""
     return input.split(split_size, dim)
 
 
 def unsafe_split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """``split``, with the size of each part."""
     return input.split(split_sizes, dim)
 
 
 def cfloat(input: Tensor) -> Tensor:
+    """As complex64."""
     return input._cast(complex64)
 
 
 def cdouble(input: Tensor) -> Tensor:
+    """As complex128."""
     return input._cast(complex128)
 
 
@@ -205,10 +210,19 @@ def _in_place(name: str) -> Any:
     return write
 
 
+def _never(name: str) -> Any:
+    def answer(self: Tensor) -> bool:
+        """False: a tensor is dense, and belongs to one process."""
+        return False
+
+    answer.__name__ = name
+    return answer
+
+
 for _name in "squeeze swapaxes swapdims t transpose unsqueeze".split():
     setattr(Tensor, _name + "_", _in_place(_name))
 for _name in "is_distributed is_shared is_coalesced".split():
-    setattr(Tensor, _name, lambda self: False)
+    setattr(Tensor, _name, _never(_name))
 Tensor.H = property(lambda self: self.mH, doc="A matrix transposed and conjugated.")  # type: ignore[attr-defined]
 Tensor.output_nr = property(lambda self: 0, doc="0: operations have one result.")  # type: ignore[attr-defined]
 

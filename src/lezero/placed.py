@@ -209,6 +209,7 @@ def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
 
 
 def narrow_copy(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """``narrow``, as a tensor of its own."""
     return input.narrow(dim, start, length).clone()
 
 

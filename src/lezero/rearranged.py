@@ -77,16 +77,19 @@ _diagonal = diagonal
 
 
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
+    """A matrix with the elements on a diagonal (`offset` above the main one), zeros elsewhere."""
     return diag_embed(input.reshape(-1), offset)
 
 
 def fliplr(input: Tensor) -> Tensor:
+    """Turned round along the second dimension."""
     if input.ndim < 2:
         raise ValueError(f"fliplr: two dimensions or more are needed, got {input.ndim}")
     return input.flip(1)
 
 
 def flipud(input: Tensor) -> Tensor:
+    """Turned round along the first dimension."""
     if not input.ndim:
         raise ValueError("flipud: one dimension or more is needed, got none")
     return input.flip(0)
@@ -171,6 +174,7 @@ def tile(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
 
 
 def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """``split``, with the size of each part."""
     return input.split(list(split_sizes), dim)
 
 
@@ -320,6 +324,7 @@ def nonzero(input: Tensor, as_tuple: bool = False) -> Any:
 
 
 def argwhere(input: Tensor) -> Tensor:
+    """Where the elements are that are not zero, (how many, ndim) int64; reads the values."""
     return nonzero(input)
 
 

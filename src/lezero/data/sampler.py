@@ -25,10 +25,11 @@ class Sampler:
         raise NotImplementedError(f"{type(self).__name__} must define __iter__()")
 
     def state_dict(self) -> dict[str, Any]:
+        """Where the pass is, for ``load_state_dict``; nothing for a sampler without a state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+        """Go on with the pass that ``state_dict`` described."""
 
 
 class _Pass:
@@ -111,6 +112,7 @@ class RandomSampler(_Resumable):
 
     @property
     def num_samples(self) -> int:
+        """How many indices a pass has."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def _order(self, rng: np.random.Generator | None) -> np.ndarray:

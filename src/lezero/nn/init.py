@@ -114,11 +114,13 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
 
 @no_grad()
 def ones_(tensor: Tensor) -> Tensor:
+    """Ones everywhere."""
     return tensor.fill_(1.0)
 
 
 @no_grad()
 def zeros_(tensor: Tensor) -> Tensor:
+    """Zeros everywhere."""
     return tensor.fill_(0.0)
 
 

@@ -91,7 +91,10 @@ class NLLLoss2d(NLLLoss):
 
 
 class TripletMarginWithDistanceLoss(Module):
-    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)`` for a distance of one's own."""
+    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)`` for a distance of one's own.
+
+    Parameters are those of :func:`~lezero.nn.functional.triplet_margin_with_distance_loss`.
+    """
 
     def __init__(
         self,

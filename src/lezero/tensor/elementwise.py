@@ -229,6 +229,7 @@ class Elementwise(Core):
         return self + (end - self) * weight
 
     def pow(self, exponent: Any) -> Tensor:
+        """``self ** exponent``, element by element."""
         return self**exponent
 
     def clamp(self, min: Any = None, max: Any = None) -> Self:
@@ -261,6 +262,7 @@ class Elementwise(Core):
         return record(OPS["where"], (mask, value, self), ())._cast(self.dtype)
 
     def where(self, condition: Tensor, other: Any) -> Tensor:
+        """Its elements where `condition` (bool, broadcast) is True, those of `other` elsewhere."""
         return record(OPS["where"], (condition, self, other), ())
 
     div_, square_, round_ = in_place(div), in_place(square), in_place(round)

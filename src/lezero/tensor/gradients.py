@@ -47,6 +47,7 @@ class Gradients(Core):
 
     @property
     def requires_grad(self) -> bool:
+        """Whether a gradient is computed for it: a leaf that wants one, or computed from such."""
         if self._requires_grad:
             return True
         if self._rec is not None:
@@ -101,6 +102,7 @@ class Gradients(Core):
 
     @property
     def is_leaf(self) -> bool:
+        """Whether it was not computed from what requires a gradient; ``grad`` is kept for leaves."""
         return self._requires_grad or not self.requires_grad
 
     @property
@@ -139,11 +141,13 @@ class Gradients(Core):
         return self._as_view(OPS["detach"], ())
 
     def detach_(self) -> Self:
+        """Cut off from how it was computed, in place."""
         adopt(self, record(OPS["detach"], (self,), ()))
         return self
 
     @property
     def data(self) -> Tensor:
+        """The value without its history, as ``detach()`` gives; assigning replaces the value."""
         return self.detach()
 
     @data.setter

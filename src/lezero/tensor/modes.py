@@ -54,4 +54,5 @@ class inference_mode(no_grad):
 
 
 def is_grad_enabled() -> bool:
+    """Whether what is recorded now gets a gradient (see ``no_grad``)."""
     return STATE.grad_mode

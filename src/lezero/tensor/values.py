@@ -66,6 +66,7 @@ class Values(Core):
         return float(value) if self.dtype in dt.FLOATING else value.item()
 
     def tolist(self) -> Any:
+        """The elements as Python numbers in nested lists; a number where there are no dimensions.  Reading runs what is pending."""
         array = self._looked_at().array
         return array.astype(np.float32).tolist() if self.dtype in (dt.bfloat16, dt.float16) else array.tolist()
 
