@@ -72,7 +72,8 @@ class Ix:
             return x
         if isinstance(x, Var):
             if x.ix is None:
-                x.ix = Ix({_atom_key(x): (x, 1)}, 0) if not same(x.extent, 1) else Ix({}, 0)
+                alike = Var(x.name, x.extent)  # an expression that its own variable refers to would be a cycle
+                x.ix = Ix({_atom_key(x): (alike, 1)}, 0) if not same(x.extent, 1) else Ix({}, 0)
             return x.ix
         if _is_number(x):
             return Ix({}, x)
