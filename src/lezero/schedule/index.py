@@ -219,6 +219,11 @@ class Ix:
                 if isinstance(part, Ix):
                     yield from part.reads()
 
+    @property
+    def has_reads(self) -> bool:
+        """Whether it depends on an index tensor's elements."""
+        return next(self.reads(), None) is not None
+
     def affine(self) -> dict[str, int] | None:
         """variable -> coefficient, or None if there is more than variables in it."""
         if any(not isinstance(a, Var) for a, _ in self.terms.values()):
