@@ -175,6 +175,8 @@ class OnnxModule(nn.Module):
 
     def _in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
         names = self.input_names
+        if len(inputs) == len(names) and not named:
+            return list(inputs)
         if len(inputs) > len(names):
             raise TypeError(f"the model has {len(names)} inputs ({', '.join(names)}), {len(inputs)} were given")
         given = dict(zip(names, inputs))

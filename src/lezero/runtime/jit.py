@@ -53,6 +53,7 @@ class Jitted:
         self._fn = fn
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._variants: OrderedDict[Hashable, Variant] = OrderedDict()
+        self._latest: Variant | None = None  # the last of them, where it was called last
         self._memory_limit = memory_limit
         self._limit: Limit | None = None
         if memory_limit is not None:
@@ -87,16 +88,14 @@ class Jitted:
             STATE.autocast,
             default_dtype(),
         )
-        found = None
-        for full in reversed(self._variants):
-            variant = self._variants[full]
+        for full, variant in reversed(self._variants.items()):
             if full[0] == key and variant.fits(arguments):  # type: ignore[index]
-                found = full
                 break
-        if found is None:
+        else:
             return self._record(key, arguments, args, kwargs, None)
-        variant = self._variants[found]
-        self._variants.move_to_end(found)
+        if variant is not self._latest:  # what a key is found by takes as long to compute as all checks
+            self._variants.move_to_end(full)
+            self._latest = variant
         if not variant.confirmed:
             return self._record(key, arguments, args, kwargs, variant)
         return variant.run(arguments)
@@ -140,6 +139,7 @@ class Jitted:
                     f"variant {len(self._variants) + 1}: other arguments, modes or gradients than before"
                 )
             self._variants[(key, len(self.reasons), id(variant))] = variant
+            self._latest = None
             if len(self._variants) > MAX_VARIANTS:
                 self._variants.popitem(last=False)
         capture.let_go()
@@ -149,6 +149,7 @@ class Jitted:
             capture.undo()
             _release(rec)
             state.recording = Recording()
+            self._latest = None
             self._variants = OrderedDict((k, v) for k, v in self._variants.items() if v is not (before or variant))
             raise
         return result

@@ -148,7 +148,7 @@ class Steady:
             return self._run(values)
 
     def _run(self, values: list[Any]) -> dict[Node, Handle]:
-        kept = self._kept_grads()
+        kept = self._kept_grads() if self.trained else None
         if kept is None:
             for t in self.trained:
                 t._grad = None  # its memory is there for the new one
