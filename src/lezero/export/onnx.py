@@ -94,7 +94,7 @@ def to_onnx(
     ----------
     model : Module or function of tensors
     args : Tensor, or a tuple of them
-        An example.  Its values decide nothing unless the model reads them.
+        An example.  Its values decide nothing: a model that reads them is refused.
     path : str or os.PathLike
         Written as a whole or not at all, into a folder that is there.
     input_names, output_names : sequence of str, optional

@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lezero.export.recurrent import Recorder
 from lezero.export.state import unchanged
 from lezero.graph.dim import Dim as Extent
 from lezero.graph.dim import Guard, noting_guards
 from lezero.graph.node import Graph, Node
+from lezero.nn.whole import WHOLE
 from lezero.runtime.aside import ExplainError, recorded_only
 from lezero.runtime.leaves import import_handle
 from lezero.runtime.sites import PACKAGE
+from lezero.switched import switched
 from lezero.tensor import Tensor, no_grad, tensor
 
 
@@ -105,16 +108,18 @@ def _traced(
     ):
         for example, name in zip(examples, names):
             example._dynamic = tuple(sorted(dynamic.get(name, {})))
-            import_handle(rec, example)
-        inputs = [rec.imported[id(t)] for t in examples]
-        with noting_guards(asked):
+            # Its value is not there to be read: the file would have what follows from it for ever.
+            example._node, example._rec, example._buffer = import_handle(rec, example), rec, None
+        inputs = [t._node for t in examples]
+        known = _names(function)
+        whole = {"layers": Recorder(inputs, known)}
+        with noting_guards(asked), switched(WHOLE, "parts", whole):
             result = _called(function, examples, sizes, args, names, dynamic)
         results = list(_tensors(result))
         if not results:
             raise ExportError(f"{type(function).__name__} gave no tensor")
         given = {id(t): node for t, node in zip(examples, inputs)}
         nodes = tuple(given.get(id(r)) or (r._node if r._rec is rec else import_handle(rec, r)) for r in results)
-        known = _names(function)
         constants: dict[Node, tuple[str, np.ndarray]] = {}
         for node, handle, buffer in zip(rec.leaf_nodes, rec.leaf_handles, rec.buffers):
             if node not in inputs:

@@ -27,7 +27,6 @@ from lezero.runtime import bounds, failed, inference, trie
 from lezero.runtime.recording import STATE, Handle, Recording, start_anew
 from lezero.runtime.residuals import residuals
 from lezero.runtime.trie import Root
-from lezero.schedule.budget import MemoryLimitError
 
 MAX_PLANS = 512
 """Compiled programs kept; the least recently used goes first."""
@@ -194,9 +193,9 @@ def _run(rec: Recording, wanted: tuple[Handle, ...], all_wanted: bool) -> Ran | 
     if handles:
         try:
             ran = _compute(rec, handles, donate=not rec.failed)
-        except MemoryLimitError:
-            raise  # the captured function takes it back as a whole
         except Exception as error:
+            if _too_large(error):
+                raise  # the captured function takes it back as a whole
             failed.isolate(rec, handles, wanted, error, _by_themselves, all_wanted)
             return None
         except BaseException:
@@ -208,6 +207,13 @@ def _run(rec: Recording, wanted: tuple[Handle, ...], all_wanted: bool) -> Ran | 
     if raised is not None:
         raise raised
     return ran
+
+
+def _too_large(error: Exception) -> bool:
+    """Whether it says that a memory limit cannot be met."""
+    from lezero.schedule.budget import MemoryLimitError
+
+    return isinstance(error, MemoryLimitError)
 
 
 def _by_themselves(rec: Recording, handles: Sequence[Handle]) -> None:
@@ -356,6 +362,7 @@ def _donatable(rec: Recording, held: Collection[Node]) -> frozenset[int]:
 
 
 def _build(rec: Recording, ending: Ending, donated: frozenset[int], backend: Any) -> Plan:
+
     outputs = ending.outputs
     kept = residuals(reachable(ending.waiting), {*outputs, *rec.leaf_nodes}, rec.regions, rec.bindings)
     needed = Graph(tuple(rec.leaf_nodes), (*outputs, *kept))
