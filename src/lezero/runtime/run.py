@@ -25,7 +25,6 @@ from lezero.hal.buffer import Borrowed, Buffer, Part
 from lezero.hal.references import counts, held_once, others
 from lezero.runtime import bounds, failed, inference, trie
 from lezero.runtime.recording import STATE, Handle, Recording, start_anew
-from lezero.runtime.residuals import residuals
 from lezero.runtime.trie import Root
 
 MAX_PLANS = 512
