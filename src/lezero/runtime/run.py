@@ -361,6 +361,7 @@ def _donatable(rec: Recording, held: Collection[Node]) -> frozenset[int]:
 
 
 def _build(rec: Recording, ending: Ending, donated: frozenset[int], backend: Any) -> Plan:
+    from lezero.runtime.residuals import residuals  # the scheduler is imported when there is something to run
 
     outputs = ending.outputs
     kept = residuals(reachable(ending.waiting), {*outputs, *rec.leaf_nodes}, rec.regions, rec.bindings)
