@@ -287,7 +287,7 @@ _CDIST = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "dono
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2, compute_mode: str | None = None) -> Tensor:
-    """Distances between all rows of x1 and all rows of x2; `compute_mode` (PyTorch's) changes nothing: differences are taken."""
+    """Distances, as p-norms, of all rows of x1 and all of x2; `compute_mode` (PyTorch's) changes nothing: differences are taken."""
     if compute_mode is not None and compute_mode not in _CDIST:
         raise ValueError(f"cdist: compute_mode is one of {', '.join(_CDIST)}, got {compute_mode!r}")
     return (x1.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, dim=-1)

@@ -156,7 +156,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
 
 
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
-    """Powers of the elements of a vector, as columns."""
+    """`N` powers (as many as elements unless given) of the elements of a vector, as columns; highest first unless `increasing`."""
     x = x if x.ndim else x.reshape(1)
     n = int(x.shape[0]) if N is None else N
     columns = [x**k for k in (range(n) if increasing else reversed(range(n)))]

@@ -454,7 +454,10 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """Coordinates of all points of a grid, from the coordinates along each axis."""
+    """Coordinates of all points of a grid, from the coordinates along each axis.
+
+    indexing : "ij", the first axis is dimension 0; "xy", it is dimension 1, and the second dimension 0
+    """
     if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
         tensors = tuple(tensors[0])
     for t in tensors:

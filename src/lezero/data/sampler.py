@@ -99,7 +99,7 @@ class SequentialSampler(_Resumable):
 
 
 class RandomSampler(_Resumable):
-    """A new random order on each pass; with `replacement`, `num_samples` independent draws."""
+    """The indices of `data_source` in a new random order on each pass; with `replacement`, `num_samples` independent draws."""
 
     def __init__(
         self, data_source: Sized, replacement: bool = False, num_samples: int | None = None, generator: Any = None
@@ -143,7 +143,7 @@ class SubsetRandomSampler(_Resumable):
 
 
 class WeightedRandomSampler(_Resumable):
-    """`num_samples` indices, each drawn with probability proportional to its weight."""
+    """`num_samples` indices, drawn with probabilities proportional to `weights`; none twice without `replacement`."""
 
     def __init__(
         self, weights: Sequence[float], num_samples: int, replacement: bool = True, generator: Any = None

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lezero.export.trace import Asked, ExportError, Traced, trace
+from lezero.export.errors import ExportError
+from lezero.export.trace import Asked, Traced, trace
 from lezero.graph.dim import exact, holds, symbols
 from lezero.graph.node import Node
 from lezero.tensor import Tensor

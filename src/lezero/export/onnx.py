@@ -15,8 +15,9 @@ import numpy as np
 
 import lezero
 from lezero.export import operators, verify
+from lezero.export.errors import ExportError
 from lezero.export.free import check_free
-from lezero.export.trace import ExportError, Traced, trace
+from lezero.export.trace import Traced, trace
 from lezero.export.windows import APART
 from lezero.export.writer import Writer
 from lezero.graph.dim import Dim as Extent

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lezero.export import resize
+from lezero.export.errors import ExportError
 from lezero.export.recurrent import Recorder
 from lezero.export.state import unchanged
 from lezero.graph.dim import Dim as Extent
@@ -17,13 +19,9 @@ from lezero.graph.node import Graph, Node
 from lezero.nn.whole import WHOLE
 from lezero.runtime.aside import ExplainError, recorded_only
 from lezero.runtime.leaves import import_handle
-from lezero.runtime.sites import PACKAGE
+from lezero.runtime.sites import PACKAGE, user_site
 from lezero.switched import switched
 from lezero.tensor import Tensor, no_grad, tensor
-
-
-class ExportError(ValueError):
-    """What cannot be exported; the message names the operation and the user's line."""
 
 
 class Asked(NamedTuple):
@@ -43,6 +41,10 @@ class _Asked(list[Asked]):
 
     def extend(self, guards: Any) -> None:
         pass
+
+    def ask(self, guard: Guard) -> None:
+        """A question that is the program's, though a function of ours asks."""
+        super().append(Asked(guard, user_site() or ("", 0)))
 
 
 @dataclass
@@ -112,7 +114,7 @@ def _traced(
             example._node, example._rec, example._buffer = import_handle(rec, example), rec, None
         inputs = [t._node for t in examples]
         known = _names(function)
-        whole = {"layers": Recorder(inputs, known)}
+        whole = {"layers": Recorder(inputs, known), "interpolate": resize.recorder(asked.ask)}
         with noting_guards(asked), switched(WHOLE, "parts", whole):
             result = _called(function, examples, sizes, args, names, dynamic)
         results = list(_tensors(result))
@@ -141,6 +143,8 @@ def _called(
         return function(*examples)
     except ExplainError as error:
         raise ExportError(f"a file has one way to go, and a value is read while it is recorded: {error}") from None
+    except ExportError:
+        raise
     except ValueError as error:
         given = {c: int(t.shape[a]) for t, n in zip(args, names) for a, c in dynamic.get(n, {}).items()}
         if given == dict(sizes):

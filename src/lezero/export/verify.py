@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from lezero.export.errors import ExportError
 from lezero.export.state import unchanged
-from lezero.export.trace import ExportError, _resized, _tensors
+from lezero.export.trace import _resized, _tensors
 from lezero.onnx.program import package
 from lezero.tensor import Tensor, no_grad
 

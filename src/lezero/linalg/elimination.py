@@ -143,7 +143,7 @@ def _packed(L: Tensor, U: Tensor) -> Tensor:
 
 
 def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True) -> LU:
-    """The permutation and both triangles of what ``lu_factor`` gives; empty where not asked for."""
+    """The permutation and both triangles of what ``lu_factor`` gives; empty where `unpack_data` or `unpack_pivots` is False."""
     m, n = map(int, LU_data.shape[-2:])
     k, nothing = min(m, n), zeros(0, dtype=LU_data.dtype)
     P = _permutation(_values("lu_unpack", LU_pivots), m, LU_data) if unpack_pivots else nothing

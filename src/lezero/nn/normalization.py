@@ -328,7 +328,8 @@ class GroupNorm(_Affine):
 class CrossMapLRN2d(Module):
     """Local response normalisation across channels as Torch had it: windows of an odd number of channels, `size` or one less.
 
-    Sums are divided by `size`, also at the first and last channels.
+    Sums are divided by `size`, also at the first and last channels.  Further parameters are those of
+    :func:`~lezero.nn.functional.local_response_norm`.
     """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1):
@@ -353,7 +354,10 @@ class CrossMapLRN2d(Module):
 
 
 class LocalResponseNorm(Module):
-    """Local response normalisation across channels (Krizhevsky et al. 2012)."""
+    """Local response normalisation across channels (Krizhevsky et al. 2012).
+
+    Parameters are those of :func:`~lezero.nn.functional.local_response_norm`.
+    """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
         super().__init__()

@@ -306,7 +306,7 @@ def _random(name: str, shape: tuple, dtype: Any, generator: Any, requires_grad: 
 def rand(
     *size: Any, dtype: Any = None, device: Any = None, generator: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Uniform in [0, 1)."""
+    """Uniform in [0, 1), of a shape given as ints or as one sequence; of the default dtype unless given."""
     _check_device(device)
     return _random("uniform", _extents("rand", size), dtype or dt.default_dtype(), generator, requires_grad)
 
@@ -314,7 +314,7 @@ def rand(
 def randn(
     *size: Any, dtype: Any = None, device: Any = None, generator: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Normally distributed, mean 0 and variance 1."""
+    """Normally distributed, mean 0 and variance 1, of a shape given as ints or as one sequence; of the default dtype unless given."""
     _check_device(device)
     return _random("normal", _extents("randn", size), dtype or dt.default_dtype(), generator, requires_grad)
 
@@ -322,7 +322,7 @@ def randn(
 def randint(
     low: int, high: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None, generator: Any = None
 ) -> Tensor:
-    """Integers from `low` (0 if left out) to `high` - 1."""
+    """Integers from `low` (0 if left out) to `high` - 1, of the shape `size`; int64 unless given."""
     if size is None:
         low, high, size = 0, low, high
     if size is None:

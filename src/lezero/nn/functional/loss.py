@@ -265,6 +265,8 @@ def triplet_margin_loss(
     """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``.
 
     swap : the negative is as far as the nearer of anchor and positive (Balntas et al. 2016)
+    p : of the norm that is the distance d; `eps` is added to each difference
+    reduction : {"mean", "sum", "none"}
     """
     need_margin("triplet_margin_loss", margin)
     far = pairwise_distance(anchor, negative, p, eps)
@@ -310,6 +312,8 @@ def linear_cross_entropy(
     linear_weight : (classes, *positions, features); linear_bias (classes, *positions)
     target : (batch, *positions) of class indices, or probabilities of the logits' shape (batch, classes, *positions)
     options : PyTorch's way to do it in parts; accepted, and not needed
+
+    Further parameters are those of ``cross_entropy``.
     """
     from lezero.nn.functional.convolution import linear
 

@@ -42,7 +42,7 @@ class _Several(LRScheduler):
 
 
 class SequentialLR(_Several):
-    """One schedule up to each milestone, the next from there: a warm-up and then a decay."""
+    """One of `schedulers` up to each of `milestones` (steps, one fewer), the next from there: a warm-up and then a decay."""
 
     def __init__(
         self, optimizer: Optimizer, schedulers: Sequence[Any], milestones: Sequence[int], last_epoch: int = -1
