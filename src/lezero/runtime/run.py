@@ -23,8 +23,9 @@ from lezero.graph.node import Graph, Node, toposort
 from lezero.hal import registry
 from lezero.hal.buffer import Borrowed, Buffer, Part
 from lezero.hal.references import counts, held_once, others
-from lezero.runtime import bounds, failed, inference, recorder
-from lezero.runtime.recorder import STATE, Handle, Recording, Root
+from lezero.runtime import bounds, failed, inference, trie
+from lezero.runtime.recording import STATE, Handle, Recording, start_anew
+from lezero.runtime.trie import Root
 
 MAX_PLANS = 512
 """Compiled programs kept; the least recently used goes first."""
@@ -294,7 +295,7 @@ def _forget_plans(root: Root) -> None:
             _plans.pop(key, None)
 
 
-recorder.forgetting.append(_forget_plans)
+trie.forgetting.append(_forget_plans)
 
 
 class Ending:
@@ -410,7 +411,7 @@ def _default_dtype_changed() -> None:
         STATE.capture.refuse("the default dtype is changed")
     run_recording(STATE.recording)
     inference.forget()
-    recorder.start_anew()
+    start_anew()
 
 
 default_watchers.append(_default_dtype_changed)
@@ -430,8 +431,8 @@ def stats() -> dict[str, Any]:
         "plans": len(_plans),
         "plans_built": statistics.plans_built,
         "plan_evictions": statistics.plan_evictions,
-        "trie_nodes": recorder._trie_size,
-        "trie_resets": recorder.trie_resets,
+        "trie_nodes": trie.size,
+        "trie_resets": trie.resets,
         **registry.current().memory_stats(),
         "last_run": _last_run(),
     }
