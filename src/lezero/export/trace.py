@@ -16,9 +16,9 @@ from lezero.export.state import unchanged
 from lezero.graph.dim import Dim as Extent
 from lezero.graph.dim import Guard, noting_guards
 from lezero.graph.node import Graph, Node
-from lezero.nn.whole import WHOLE
 from lezero.runtime import explain
 from lezero.runtime.recorder import _PACKAGE, find_site, import_handle
+from lezero.runtime.whole import WHOLE
 from lezero.switched import switched
 from lezero.tensor import Tensor, no_grad, tensor
 

@@ -30,6 +30,7 @@ class Writer:
         self.bindings = bindings
         self.onnx, self.opset, self.places, self.symbols = package(), opset, places, symbols
         self.nodes: list[Any] = []
+        self.made: dict[str, Any] = {}  # result -> its node
         self.constants: dict[str, np.ndarray] = {}
         self._taken: set[str] = set()
         self._known: dict[Any, str] = {}
@@ -47,7 +48,9 @@ class Writer:
         """A node; the name of its result, or a list of them."""
         names = [self.fresh(stem or operator.lower()) for _ in range(outputs)]
         attributes = {k: v for k, v in attributes.items() if v is not None}
-        self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), names, name=names[0], **attributes))
+        node = self.onnx.helper.make_node(operator, list(inputs), names, name=names[0], **attributes)
+        self.nodes.append(node)
+        self.made |= dict.fromkeys(names, node)
         return names[0] if outputs == 1 else names
 
     def once(self, key: Any, write: Callable[[], Any]) -> Any:
@@ -70,6 +73,18 @@ class Writer:
 
     def integers(self, values: Sequence[int]) -> str:
         return self.constant(np.array([int(v) for v in values], np.int64).reshape(len(values)))
+
+    def leave_out_unused(self, outputs: Sequence[str]) -> None:
+        """Only nodes and constants that `outputs` need stay."""
+        needed = set(outputs)
+        kept = []
+        for node in reversed(self.nodes):
+            if not needed.isdisjoint(node.output):
+                needed.update(node.input)
+                kept.append(node)
+        self.nodes[:] = kept[::-1]
+        for name in self.constants.keys() - needed:
+            del self.constants[name]
 
     # -- extents ------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from lezero.nn import init
 from lezero.nn.module import Module
 from lezero.nn.parameter import Parameter, new_parameter
 from lezero.nn.utils.rnn import PackedSequence
-from lezero.nn.whole import WHOLE
+from lezero.runtime.whole import WHOLE
 from lezero.tensor import Tensor, cat, stack, zeros
 
 State = tuple[Tensor, ...]
