@@ -152,6 +152,7 @@ OF_IMAGES = {
     "adaptive maxima": lambda x: (F.adaptive_max_pool2d(x, 1), F.adaptive_max_pool2d(x, (2, 3))),
     "means of all": lambda x: F.avg_pool2d(x, x.shape[2:]), "maxima of all": lambda x: F.max_pool2d(x, x.shape[2:]),
     "normalised": lambda x: F.layer_norm(x, x.shape[1:]),
+    "rounded up": lambda x: F.pad(x, (0, -(-x.shape[3] // 8) * 8 - x.shape[3]))[:, :, : -((7 - x.shape[2]) // 2)],
     "best places": lambda x: x.flatten(1).topk(4, 1),
 }  # fmt: skip
 

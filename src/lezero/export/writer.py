@@ -16,6 +16,13 @@ _NAMES = {"float32": "float", "float64": "double"}
 """What ONNX calls dtypes, where it is something else."""
 
 
+def _positive(atom: tuple) -> bool:
+    """Whether an atom of an extent's expression is 0 or more at all extents, as far as signs say it."""
+    return atom[0] == "s" or all(
+        factor >= 0 and all(map(_positive, atoms)) for poly in atom[1:] for atoms, factor in poly
+    )
+
+
 class Writer:
     """Collects nodes and constants.
 
@@ -132,9 +139,18 @@ class Writer:
                     "Gather", [whole, self.integers([axis])], axis=0, stem=self.symbols[atom[1]]
                 )
             else:
-                operands = [self._polynomial(p) if p else self.integers([0]) for p in atom[1:]]
-                self._known[key] = self.add("Div" if atom[0] == "//" else "Mod", operands, stem="extent")
+                a, b = (self._polynomial(p) if p else self.integers([0]) for p in atom[1:])
+                self._known[key] = self._divided(a, b, _positive(atom)) if atom[0] == "//" else self._rest(a, b)
         return self._known[key]
+
+    def _rest(self, a: str, b: str) -> str:
+        return self.add("Mod", [a, b], stem="extent")
+
+    def _divided(self, a: str, b: str, positive: bool) -> str:
+        """Rounded down; Div cuts off towards zero."""
+        return self.add(
+            "Div", [a if positive else self.add("Sub", [a, self._rest(a, b)], stem="extent"), b], stem="extent"
+        )
 
     def takes(self, operator: str, dtype: DType) -> bool:
         """Whether the operator, in this version, is defined for operands of a dtype."""
