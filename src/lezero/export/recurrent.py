@@ -21,7 +21,8 @@ from lezero.nn import functional as F
 from lezero.nn.parameter import constant_tensor
 from lezero.nn.recurrent import KINDS, State, Weights
 from lezero.ops.base import Composite
-from lezero.runtime.recorder import STATE, import_handle
+from lezero.runtime.leaves import import_handle
+from lezero.runtime.recording import STATE
 from lezero.tensor import Tensor, cat, stack, zeros, zeros_like
 
 _MODES = {kind: mode for mode, kind in KINDS.items()}

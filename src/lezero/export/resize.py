@@ -16,7 +16,7 @@ from lezero.graph.dim import Dim, Guard, noting_guards
 from lezero.graph.node import Node
 from lezero.ops.base import Composite
 from lezero.ops.pooling import adaptive_avg_pool
-from lezero.runtime.recorder import STATE
+from lezero.runtime.recording import STATE
 from lezero.tensor import Tensor
 
 MOST_EXTENT = 8192

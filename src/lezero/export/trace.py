@@ -16,8 +16,9 @@ from lezero.export.state import unchanged
 from lezero.graph.dim import Dim as Extent
 from lezero.graph.dim import Guard, noting_guards
 from lezero.graph.node import Graph, Node
-from lezero.runtime import explain
-from lezero.runtime.recorder import _PACKAGE, find_site, import_handle
+from lezero.runtime.aside import ExplainError, recorded_only
+from lezero.runtime.leaves import import_handle
+from lezero.runtime.sites import PACKAGE, user_site
 from lezero.runtime.whole import WHOLE
 from lezero.switched import switched
 from lezero.tensor import Tensor, no_grad, tensor
@@ -35,7 +36,7 @@ class _Asked(list[Asked]):
 
     def append(self, guard: Any) -> None:
         frame = sys._getframe(3)  # beyond Dim's operator and what it calls
-        if not frame.f_code.co_filename.startswith(_PACKAGE):
+        if not frame.f_code.co_filename.startswith(PACKAGE):
             super().append(Asked(guard, (frame.f_code.co_filename, frame.f_lineno)))
 
     def extend(self, guards: Any) -> None:
@@ -43,7 +44,7 @@ class _Asked(list[Asked]):
 
     def ask(self, guard: Guard) -> None:
         """A question that is the program's, though a function of ours asks."""
-        super().append(Asked(guard, find_site() or ("", 0)))
+        super().append(Asked(guard, user_site() or ("", 0)))
 
 
 @dataclass
@@ -105,7 +106,7 @@ def _traced(
     with (
         unchanged(function),
         no_grad(),
-        explain.recorded_only(getattr(function, "__name__", type(function).__name__)) as (rec, _),
+        recorded_only(getattr(function, "__name__", type(function).__name__)) as (rec, _),
     ):
         for example, name in zip(examples, names):
             example._dynamic = tuple(sorted(dynamic.get(name, {})))
@@ -140,7 +141,7 @@ def _called(
     """The function's result; what stops it is told as what it means for an export."""
     try:
         return function(*examples)
-    except explain.ExplainError as error:
+    except ExplainError as error:
         raise ExportError(f"a file has one way to go, and a value is read while it is recorded: {error}") from None
     except ExportError:
         raise
