@@ -91,6 +91,9 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Ten
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
     """Absolute error."""
     _same_shape("l1_loss", input, target)
+    if input.is_complex() or target.is_complex():
+        size = (input - target).abs()
+        return _reduced("l1_loss", size, reduction) if weight is None else _weighted("l1_loss", size, weight, reduction)
     if weight is not None:
         return _weighted("l1_loss", losses.l1_loss(input, target, reduction="none"), weight, reduction)
     return losses.l1_loss(input, target, reduction=reduction)
@@ -168,8 +171,21 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
 def gaussian_nll_loss(
     input: Tensor, target: Tensor, var: Tensor, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Tensor:
-    """Minus the log-likelihood of a target under a normal distribution with mean `input` and variance `var`."""
-    var = var.clamp(eps)
+    """Minus the log-likelihood of a target under a normal distribution with mean `input` and variance `var`.
+
+    Parameters
+    ----------
+    var : of input's shape, or without its last dimension: one for all elements along that; or of a shape that broadcasts
+        to input's
+    eps : what smaller variances count as; their gradient is that of `eps`
+    """
+    if tuple(var.shape) == tuple(input.shape)[:-1]:
+        var = var.unsqueeze(-1)
+    elif broadcast_shapes("gaussian_nll_loss", input.shape, var.shape) != tuple(input.shape):
+        raise ValueError(
+            f"gaussian_nll_loss: var of shape {tuple(var.shape)} does not broadcast to {tuple(input.shape)}, that of input"
+        )
+    var = var + (var.clamp(eps) - var).detach()
     loss = 0.5 * (var.log() + (input - target) ** 2 / var)
     if full:
         loss = loss + 0.9189385332046727  # log(2π) / 2
@@ -196,6 +212,8 @@ def cosine_embedding_loss(
     """``1 - cos`` where the target is 1, ``max(0, cos - margin)`` where it is -1."""
     from lezero.tensor import where
 
+    input1 = input1 if input1.is_floating_point() else input1.float()
+    input2 = input2 if input2.is_floating_point() else input2.float()
     similarity = cosine_similarity(input1, input2, dim=-1)
     loss = where(target == 1, 1 - similarity, (similarity - margin).clamp(0))
     return _reduced("cosine_embedding_loss", loss, reduction)
