@@ -124,8 +124,9 @@ def _avg_pool(
     _spatial(name, x, n)
     kernel = per_dimension(name, "kernel_size", kernel, n)
     stride = kernel if stride is None or is_empty(stride) else per_dimension(name, "stride", stride, n)
-    return pooling.avg_pool(
-        x,
+    whole = x.dtype.kind in "iu"
+    means = pooling.avg_pool(
+        x.double() if whole else x,
         kernel=kernel,
         stride=stride,
         padding=per_dimension(name, "padding", padding, n),
@@ -133,6 +134,7 @@ def _avg_pool(
         count_include_pad=include,
         divisor_override=divisor,
     )
+    return means.to(x.dtype) if whole else means
 
 
 def avg_pool1d(
