@@ -10,10 +10,10 @@ import numpy as np
 from lezero.arguments import need_real, whole
 from lezero.graph.dtype import uint8
 from lezero.nn.parameter import constant_tensor
-from lezero.nn.whole import WHOLE
 from lezero.ops.pooling import adaptive_avg_pool
 from lezero.ops.resample import resample
 from lezero.ops.rules import need_floating, wide_dtype
+from lezero.runtime.whole import WHOLE
 from lezero.tensor import Tensor
 
 _DIMENSIONS = {
