@@ -28,6 +28,19 @@ def test_the_mean_of_many_numbers_that_are_nearly_equal(shape, axes):
         assert np.abs(lz.tensor(x).mean(axes).numpy() / exact - 1).max() < 1e-6
 
 
+def test_sums_of_nothing():
+    for shape, axes in (
+        ((3, 0), (0, 1)),
+        ((2, 5000, 0), (1, 2)),
+        ((0, 5000), (0, 1)),
+        ((0, 5000), 1),
+        ((7, 0, 2), (0, 1)),
+    ):
+        x = np.zeros(shape, np.float32)
+        for data in (lz.tensor(x), lz.tensor(x) + 1):
+            np.testing.assert_array_equal(data.sum(axes).numpy(), x.sum(axes))
+
+
 def test_statistics_of_a_batch_whose_mean_is_large():
     """In one sum after the other the mean would be 0.001 off, which is a fiftieth of the standard deviation."""
     x = (160.1 + 0.05 * np.random.default_rng(0).standard_normal((4, 3, 200, 200))).astype(np.float32)
