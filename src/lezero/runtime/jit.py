@@ -290,7 +290,7 @@ class Variant:
             handle = None
             source = _found(source, arguments)
             if isinstance(source, Handle):
-                handle, buffer = source, source._buffer
+                handle, buffer = source, recorder.value_elsewhere(rec, source)
             elif type(source) is Buffer:
                 buffer = source
             else:
@@ -321,6 +321,8 @@ class Variant:
         written = {id(t): t for t, *_ in saved}
         for t in written.values():
             recorder.stale_views(t, written)
+        if len(recorder.thread_states) > 1:
+            recorder.tell_other_threads(written.values())
 
     def _settle(
         self,
@@ -342,7 +344,7 @@ class Variant:
         new = [(t, g) for t, g in grads if g is not None]
         known = [*written, *[g for _, g in new], *made.values(), *[h for c in checks for h in (c.low, c.high)]]
         if Steady.possible(ran, leaves, known):
-            self.steady = Steady(ran, leaves, arguments, written, new, made, checks, self.bindings, self.count)
+            self.steady = Steady(ran, leaves, written, new, made, checks, self.bindings, self.count)
 
 
 def _forgotten(rec: Recording, capture: Capture) -> set[int]:

@@ -95,7 +95,7 @@ class Recording:
 
     __slots__ = (
         "bindings", "buffers", "bytes", "checks", "count", "failed", "freed", "handles", "held", "hooks", "imported", "leaf_handles",
-        "leaf_nodes", "regions", "root", "scalars", "shapes", "tail", "told", "variables",
+        "leaf_nodes", "ready", "regions", "root", "scalars", "shapes", "tail", "told", "variables",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -119,6 +119,7 @@ class Recording:
         self.checks: list[Any] = []  # indices to look at when they are computed: see runtime/bounds.py
         self.failed = False  # a run of it raised: see runtime/failed.py
         self.told = False  # ... and said that tensors could not be written to
+        self.ready = False  # the thread that made it is about to run it
         self.freed: list[Node] = []  # roots whose gradients have been taken
         self.regions: list[Any] = []  # of which nothing inside is kept: see runtime/checkpoint.py
 
@@ -429,15 +430,11 @@ def handle_of(rec: Recording, node: Node) -> Any:
 
 def import_handle(rec: Recording, t: Handle) -> Node:
     """The node of a handle that is not (or no longer) part of this recording: a leaf, or a view derived again."""
-    if t._rec is not None and t._rec is not rec:
-        from lezero.runtime.run import run_recording
-
-        run_recording(t._rec, t)  # another thread recorded it, or it could not be computed before
-    if t._buffer is None:
+    buffer = value_elsewhere(rec, t)
+    if buffer is None:
         if t._base is not None and t._view is not None:
             return _derive_again(rec, t)
         raise RuntimeError("a tensor without a value: it was made by a run that failed")
-    buffer = t._buffer
     tracks = t._requires_grad or t._history is not None
     if t._dynamic:
         node = _match_leaf(rec, buffer.array.shape, as_dtype(buffer.array.dtype), buffer.device, tracks, t._dynamic)
@@ -455,6 +452,23 @@ def import_handle(rec: Recording, t: Handle) -> Node:
         raise
     rec.imported[id(t)] = node  # last: until then it is not there
     return node
+
+
+def value_elsewhere(rec: Recording | None, t: Handle) -> Buffer | None:
+    """The value of a handle that is not pending in `rec`; what it waits for is run.  None if it has none.
+
+    Another thread may write to it meanwhile: then it is the value of before or of after.
+    """
+    while True:
+        buffer, waits, node = t._buffer, t._rec, t._node
+        if buffer is not None:
+            return buffer
+        if waits is not None and waits is not rec:
+            from lezero.runtime.run import run_recording
+
+            run_recording(waits, t)  # another thread recorded it, or it could not be computed before
+        if t._buffer is None and t._rec is waits and t._node is node:
+            return None
 
 
 def _leaf_record(t: Handle, buffer: Buffer) -> Inferred:
