@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from pathlib import Path
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from lezero.graph.node import Graph, Node
@@ -14,7 +14,7 @@ from lezero.runtime.figures import size
 if TYPE_CHECKING:
     from lezero.runtime.explain import Explanation
 
-_HERE = Path(__file__).parent
+_HERE = resources.files(__name__)  # a folder, or inside a zip
 _MOST_ATTRIBUTES = 160
 """Characters of a node's attributes."""
 
