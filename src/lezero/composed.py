@@ -27,26 +27,32 @@ def bitwise_not(input: Tensor) -> Tensor:
 
 
 def bitwise_left_shift(input: Tensor, other: Any) -> Tensor:
+    """Integers with their bits moved up by `other` places."""
     return record(OPS["bitwise_left_shift"], (input, other), ())
 
 
 def bitwise_right_shift(input: Tensor, other: Any) -> Tensor:
+    """Integers with their bits moved down by `other` places, the sign kept."""
     return record(OPS["bitwise_right_shift"], (input, other), ())
 
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
+    """At least `min`."""
     return input.clamp(min=min)
 
 
 def clamp_max(input: Tensor, max: Any) -> Tensor:
+    """At most `max`."""
     return input.clamp(max=max)
 
 
 def deg2rad(input: Tensor) -> Tensor:
+    """Degrees in radians."""
     return input * (math.pi / 180)
 
 
 def rad2deg(input: Tensor) -> Tensor:
+    """Radians in degrees."""
     return input * (180 / math.pi)
 
 
@@ -81,14 +87,17 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
 
 
 def isneginf(input: Tensor) -> Tensor:
+    """Whether each element is minus infinity."""
     return input.isinf() & (input < 0)
 
 
 def isposinf(input: Tensor) -> Tensor:
+    """Whether each element is plus infinity."""
     return input.isinf() & (input > 0)
 
 
 def isreal(input: Tensor) -> Tensor:
+    """Whether each element has no imaginary part."""
     return input.imag() == 0 if input.is_complex() else record(OPS["full"], (), (tuple(input.shape), True, dt.bool_))
 
 
@@ -121,6 +130,7 @@ def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neg
 
 
 def positive(input: Tensor) -> Tensor:
+    """The tensor itself."""
     return input
 
 
@@ -146,6 +156,7 @@ def sinc(input: Tensor) -> Tensor:
 
 
 def true_divide(input: Tensor, other: Any) -> Tensor:
+    """``input / other``; of integers floating."""
     return input / other
 
 
@@ -213,6 +224,7 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
 
 
 def vdot(input: Tensor, other: Tensor) -> Tensor:
+    """The sum of ``conj(input) * other`` of two vectors."""
     return (input.conj() if input.is_complex() else input).matmul(other)
 
 
@@ -267,6 +279,7 @@ def trace(input: Tensor) -> Tensor:
 
 
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    """The p-norm of ``input - other``."""
     return (input - other).norm(p)
 
 
@@ -274,7 +287,7 @@ _CDIST = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "dono
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2, compute_mode: str | None = None) -> Tensor:
-    """Distances between all rows of x1 and all rows of x2; `compute_mode` (PyTorch's) changes nothing: differences are taken."""
+    """Distances, as p-norms, of all rows of x1 and all of x2; `compute_mode` (PyTorch's) changes nothing: differences are taken."""
     if compute_mode is not None and compute_mode not in _CDIST:
         raise ValueError(f"cdist: compute_mode is one of {', '.join(_CDIST)}, got {compute_mode!r}")
     return (x1.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, dim=-1)
@@ -284,10 +297,12 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2, compute_mode: str | None = None)
 
 
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """(the smallest, the largest) of all elements, or along `dim`."""
     return input.amin(dim, keepdim), input.amax(dim, keepdim)
 
 
 def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
+    """How many elements are not zero (int64), of all or along dimensions."""
     return input._reduce("count_nonzero", dim, False)
 
 
@@ -409,6 +424,7 @@ def quantile(
 
 
 def msort(input: Tensor) -> Tensor:
+    """The values in order along the first dimension."""
     return input.sort(0).values
 
 
@@ -425,6 +441,7 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
 def var_mean(
     input: Tensor, dim: Any = None, correction: float | None = 1, keepdim: bool = False, unbiased: bool | None = None
 ) -> tuple[Tensor, Tensor]:
+    """(``var``, ``mean``) along the same dimensions."""
     over = None if isinstance(dim, builtins.bool) else dim
     return input.var(dim, correction, keepdim, unbiased), input.mean(over, keepdim)
 
@@ -432,6 +449,7 @@ def var_mean(
 def std_mean(
     input: Tensor, dim: Any = None, correction: float | None = 1, keepdim: bool = False, unbiased: bool | None = None
 ) -> tuple[Tensor, Tensor]:
+    """(``std``, ``mean``) along the same dimensions."""
     over = None if isinstance(dim, builtins.bool) else dim
     return input.std(dim, correction, keepdim, unbiased), input.mean(over, keepdim)
 
@@ -440,10 +458,12 @@ def std_mean(
 
 
 def is_floating_point(input: Tensor) -> bool:
+    """Whether the dtype is a floating one."""
     return input.is_floating_point()
 
 
 def is_complex(input: Tensor) -> bool:
+    """Whether the dtype is a complex one."""
     return input.is_complex()
 
 

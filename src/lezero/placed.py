@@ -100,12 +100,12 @@ _EXTREMES = {"amax": "maximum", "amin": "minimum"}
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dt.int64, device: Any = None) -> Tensor:
-    """Rows and columns of the lower triangle."""
+    """(2, how many): rows and columns of the lower triangle, `row` by `col`, up to the diagonal `offset` above the main one."""
     return tensor(np.stack(np.tril_indices(row, offset, col)), dtype=dtype, device=device)
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dt.int64, device: Any = None) -> Tensor:
-    """Rows and columns of the upper triangle."""
+    """(2, how many): rows and columns of the upper triangle, `row` by `col`, from the diagonal `offset` above the main one on."""
     return tensor(np.stack(np.triu_indices(row, offset, col)), dtype=dtype, device=device)
 
 
@@ -126,7 +126,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
 
 
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """All choices of `r` elements of a vector, as rows."""
+    """All choices of `r` elements of a vector, as rows; an element more than once `with_replacement`."""
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     chosen = np.array(list(choose(builtins.range(int(input.shape[0])), r)), np.int64).reshape(-1, r)
     return input[tensor(chosen)]
@@ -146,7 +146,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """Whether each element is among others; that they are unique changes nothing."""
+    """Whether each of `elements` is among `test_elements` (is not, where `invert`); `assume_unique` changes nothing."""
     x, among = (t if isinstance(t, Tensor) else tensor(t) for t in (elements, test_elements))
     found = (x.unsqueeze(-1) == among.reshape(-1)).any(-1)
     return ~found if invert else found
@@ -209,6 +209,7 @@ def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
 
 
 def narrow_copy(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """``narrow``, as a tensor of its own."""
     return input.narrow(dim, start, length).clone()
 
 

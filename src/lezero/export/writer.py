@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,12 @@ class Writer:
         attributes = {k: v for k, v in attributes.items() if v is not None}
         self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), names, name=names[0], **attributes))
         return names[0] if outputs == 1 else names
+
+    def once(self, key: Any, write: Callable[[], Any]) -> Any:
+        """What `write` gives, which is called at the first asking for `key`."""
+        if key not in self._known:
+            self._known[key] = write()
+        return self._known[key]
 
     def constant(self, value: Any, dtype: Any = None, name: str = "") -> str:
         """A constant; equal small ones without a name of their own are one."""

@@ -15,6 +15,7 @@ from lezero.nn import init
 from lezero.nn.module import Module
 from lezero.nn.parameter import Parameter, new_parameter
 from lezero.nn.utils.rnn import PackedSequence
+from lezero.nn.whole import WHOLE
 from lezero.tensor import Tensor, cat, stack, zeros
 
 State = tuple[Tensor, ...]
@@ -125,6 +126,9 @@ def run_layers(
     -------
     the last layer's h at each step, shaped as `x`; and the last state of all layers, shaped as `state`
     """
+    whole = WHOLE.parts.get("layers")
+    if whole is not None and not packed and (made := whole(layers, x, state, dropout)) is not None:
+        return made
     last = []
     for number, directions in enumerate(layers):
         if number and dropout:
@@ -227,9 +231,12 @@ class RNNBase(Module):
         ]
 
     def _weights(self, layer: int, end: str) -> Weights:
-        own = self.__dict__
-        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
-        return KINDS[self.mode](*(own.get(f"{kind}_l{layer}{end}") for kind in kinds))  # type: ignore[arg-type]
+        def own(kind: str) -> Any:  # by attribute: it may be computed (nn.utils.parametrize)
+            return getattr(self, f"{kind}_l{layer}{end}")
+
+        b_ih, b_hh = (own("bias_ih"), own("bias_hh")) if self.bias else (None, None)
+        w_hr = own("weight_hr") if self.proj_size else None
+        return KINDS[self.mode](own("weight_ih"), own("weight_hh"), b_ih, b_hh, w_hr)
 
     def _widths(self) -> tuple[int, ...]:
         """Features of each part of the state."""

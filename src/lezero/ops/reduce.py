@@ -433,26 +433,3 @@ class norm(Composite):
         ratio = abs(x) / where(y == 0, 1, y)
         flat = (x == 0) | (y == 0)  # of negative powers y is 0 where any x is
         return where(flat, 0, dy * sign(x) * where(flat, 1, ratio) ** (p - 1))
-
-
-def max_at(x: Any, axis: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """The greatest along one axis and where it is; only the first of equal ones gets the gradient (``Tensor.max(dim)``)."""
-    return _at(argmax, x, axis, keepdim)
-
-
-def min_at(x: Any, axis: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """The least along one axis and where it is; only the first of equal ones gets the gradient (``Tensor.min(dim)``)."""
-    return _at(argmin, x, axis, keepdim)
-
-
-def _at(find: Any, x: Any, axis: int, keepdim: bool) -> tuple[Any, Any]:
-    from lezero.ops.indexing import gather
-
-    if not x.shape:
-        return x, find(x, axes=(), keepdim=keepdim)
-    where_ = find(x, axes=(axis,), keepdim=True)
-    values = gather(x, where_, axis=axis)
-    if keepdim:
-        return values, where_
-    shape = reduced_shape(tuple(x.shape), (axis,), False)
-    return reshape(values, shape=shape), reshape(where_, shape=shape)

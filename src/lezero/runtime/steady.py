@@ -21,8 +21,10 @@ from lezero.hal.buffer import Borrowed, Buffer
 from lezero.hal.references import shared
 from lezero.runtime import recorder, run
 from lezero.runtime.bounds import Check, out_of_range
-from lezero.runtime.recorder import STATE, Handle, Recording
+from lezero.runtime.hoist import Hoisted, hoisted
+from lezero.runtime.recording import STATE, Handle, Recording, thread_states
 from lezero.runtime.run import FREED, Ran, statistics
+from lezero.runtime.writes import tell_other_threads
 
 
 class Steady:
@@ -66,6 +68,8 @@ class Steady:
         self.grad_orders = [g._buffer.order for _, g in grads if id(g) in place]  # type: ignore[union-attr]
         self.checks = [(c, place[id(c.low)], place[id(c.high)], c.high._node.site) for c in checks]
         self.results = [(node, place[id(h)], h._dynamic, h._history) for node, h in results.items() if id(h) in place]
+        self.hoisted: Hoisted | None = None
+        self.divides = not self.moves and not self.trained and not self.gone and ending.goal.root.limit is None
 
     @staticmethod
     def possible(ran: Ran | None, leaves: Sequence[tuple[Node, Any]], known: Sequence[Handle]) -> bool:
@@ -109,6 +113,7 @@ class Steady:
             slots[kind].append(slot)
             orders[kind].append(memory)
         self.handle_slots = slots[0]
+        self.unvarying = sorted(slots[0] + slots[3])
         self.orders = orders[0] + orders[1]
         self.constant = [Buffer(array) for _, array in self.numbers] + fixed
         order = [slot for kind in slots for slot in kind]
@@ -137,7 +142,7 @@ class Steady:
                     return None
             for get, array in self.numbers:
                 array[()] = get()
-            if len(recorder.thread_states) > 1:
+            if self.moves and len(thread_states) > 1:
                 return self._run_hidden(values)
             return self._run_alone(values)
 
@@ -152,7 +157,7 @@ class Steady:
         try:
             for t in written:
                 t._rec, t._buffer = pending, None
-            recorder.tell_other_threads(written)
+            tell_other_threads(written)
             return self._run_alone(values)
         finally:
             for k, t in enumerate(written):
@@ -169,14 +174,18 @@ class Steady:
         return self._run(values)
 
     def _run(self, values: list[Any]) -> dict[Node, Handle]:
-        kept = self._kept_grads()
+        kept = self._kept_grads() if self.trained else None
         if kept is None:
             for t in self.trained:
                 t._grad = None  # its memory is there for the new one
         values += self.constant
+        inputs: Sequence[Buffer] = self.arrange(values)
+        program = self.plan.program
+        if self.divides:
+            program, inputs = self._divided(inputs)
         interrupt: BaseException | None = None
         try:
-            outputs = self.plan.program.run(self.arrange(values), self.bindings, self.gone, kept)
+            outputs = program.run(inputs, self.bindings, self.gone, kept)
         except BaseException as error:
             outputs = getattr(error, "results", None)
             if outputs is None:
@@ -193,6 +202,16 @@ class Steady:
         if interrupt is not None:
             raise interrupt
         return made
+
+    def _divided(self, inputs: Sequence[Buffer]) -> tuple[Any, Sequence[Buffer]]:
+        """The program without what it computes from no argument, and what it reads; the whole, where that is not worth it."""
+        plan = self.plan
+        if self.hoisted is None:
+            self.hoisted = hoisted(plan.graph, self.unvarying, inputs, self.backend, self.bindings)
+        if self.hoisted is None or self.hoisted.useless:
+            self.divides, self.hoisted = False, None
+            return plan.program, inputs
+        return self.hoisted.program, self.hoisted.inputs(inputs, self.bindings)
 
     def _kept_grads(self) -> dict[int, Buffer] | None:
         """The gradients of the last call by output, if nobody but their parameters holds them: the new ones go there."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from lezero.ops.base import REGISTRY as OPS
-from lezero.runtime.recorder import STATE, record
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
 from lezero.tensor.complex_functions import OF_COMPLEX
 from lezero.tensor.core import Core
 from lezero.tensor.creation import need_fit
@@ -228,6 +229,7 @@ class Elementwise(Core):
         return self + (end - self) * weight
 
     def pow(self, exponent: Any) -> Tensor:
+        """``self ** exponent``, element by element."""
         return self**exponent
 
     def clamp(self, min: Any = None, max: Any = None) -> Self:
@@ -260,6 +262,7 @@ class Elementwise(Core):
         return record(OPS["where"], (mask, value, self), ())._cast(self.dtype)
 
     def where(self, condition: Tensor, other: Any) -> Tensor:
+        """Its elements where `condition` (bool, broadcast) is True, those of `other` elsewhere."""
         return record(OPS["where"], (condition, self, other), ())
 
     div_, square_, round_ = in_place(div), in_place(square), in_place(round)

@@ -41,7 +41,7 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """The continuously differentiable ELU (Barron 2017)"""
+    """x above 0, else alpha · (exp(x / alpha) - 1): the continuously differentiable ELU (Barron 2017)"""
     return placed(act.celu(input, alpha=float(alpha)), input, inplace)
 
 
@@ -175,7 +175,9 @@ def _axis(name: str, dim: int | None, x: Tensor) -> int:
 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Tensor:
-    """A sample of the Gumbel-softmax distribution (Jang et al. 2017); `hard` gives one-hot values with the soft gradient."""
+    """A sample of the Gumbel-softmax distribution of `logits` at temperature `tau` (Jang et al. 2017); `hard` gives one-hot values with the
+    soft gradient.
+    """
     from lezero.tensor import rand
 
     u = rand(logits.shape, dtype=logits.dtype)

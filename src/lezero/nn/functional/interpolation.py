@@ -9,6 +9,7 @@ import numpy as np
 
 from lezero.arguments import need_real, whole
 from lezero.nn.parameter import constant_tensor
+from lezero.nn.whole import WHOLE
 from lezero.ops.pooling import adaptive_avg_pool
 from lezero.ops.resample import resample
 from lezero.ops.rules import wide_dtype
@@ -68,6 +69,11 @@ def interpolate(
         raise ValueError(f"interpolate: mode {mode!r} has no align_corners")
     extents = [int(d) for d in input.shape[2:]]
     sizes, steps = _sizes_and_steps(extents, size, scale_factor, recompute_scale_factor)
+    whole = WHOLE.parts.get("interpolate")
+    if whole is not None:
+        options = mode, bool(align_corners), antialias, bool(recompute_scale_factor)
+        if (made := whole(input, size, scale_factor, *options)) is not None:
+            return made
     if mode == "area":
         return adaptive_avg_pool(input, output=tuple(sizes))
     if antialias or mode == "bicubic":

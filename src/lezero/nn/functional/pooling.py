@@ -85,7 +85,10 @@ def max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest value in each window over (batch, channels, length); `stride` is the kernel's size unless given."""
+    """The largest value in each window over (batch, channels, length); `stride` is the kernel's size unless given.
+
+    Further parameters are those of :class:`~lezero.nn.MaxPool1d`.
+    """
     return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, indices=return_indices)
 
 
@@ -98,7 +101,10 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest value in each window over (batch, channels, height, width)."""
+    """The largest value in each window over (batch, channels, height, width).
+
+    Further parameters are those of :class:`~lezero.nn.MaxPool2d`.
+    """
     return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, indices=return_indices)
 
 
@@ -128,7 +134,10 @@ def avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:
-    """The mean of each window over (batch, channels, length)."""
+    """The mean of each window over (batch, channels, length).
+
+    Further parameters are those of :class:`~lezero.nn.AvgPool1d`.
+    """
     return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
@@ -141,7 +150,10 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window over (batch, channels, height, width)."""
+    """The mean of each window over (batch, channels, height, width).
+
+    Further parameters are those of :class:`~lezero.nn.AvgPool2d`.
+    """
     return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from lezero.misspelt import suggest_names
 from lezero.nn.parameter import constant_tensor
-from lezero.runtime.recorder import STATE
+from lezero.runtime.recording import STATE
 from lezero.tensor import Tensor, stack, where
 
 __all__ = [
@@ -87,24 +87,31 @@ class PackedSequence(_Packed):
         return self.with_data(self.data.to(*args, **kwargs))
 
     def cpu(self) -> PackedSequence:
+        """On the CPU."""
         return self.to("cpu")
 
     def float(self) -> PackedSequence:
+        """With the data in float32."""
         return self.to("float32")
 
     def double(self) -> PackedSequence:
+        """With the data in float64."""
         return self.to("float64")
 
     def half(self) -> PackedSequence:
+        """With the data in float16."""
         return self.to("float16")
 
     def bfloat16(self) -> PackedSequence:
+        """With the data in bfloat16."""
         return self.to("bfloat16")
 
     def int(self) -> PackedSequence:
+        """With the data in int32."""
         return self.to("int32")
 
     def long(self) -> PackedSequence:
+        """With the data in int64."""
         return self.to("int64")
 
 
