@@ -264,3 +264,42 @@ def test_results_pending_in_a_thread_that_goes_on_recording_are_computed_once_an
     np.testing.assert_allclose(
         x.grad.numpy(), (k * (1 - np.tanh(k * x.detach().numpy()) ** 2)).sum(0), rtol=1e-4, atol=1e-5
     )
+
+
+def test_threads_begin_while_another_writes(quick_switches):
+    w = lz.zeros(3)
+    begun = threading.Event()
+
+    def write():
+        while not begun.is_set():
+            for _ in range(20):
+                w.add_(1)
+            w.tolist()
+
+    def begin():
+        try:
+            for _ in range(400):
+                thread = threading.Thread(target=lambda: lz.ones(2))
+                thread.start()
+                thread.join()
+        finally:
+            begun.set()
+
+    in_threads(write, begin)
+
+
+def test_a_function_being_captured_has_one_value_of_what_another_thread_writes():
+    w, x = lz.ones(3), lz.ones(3)
+
+    def in_another(function):
+        thread = threading.Thread(target=function)
+        thread.start()
+        thread.join()
+
+    def tied(x):
+        y = x * w
+        in_another(lambda: w.add_(1).tolist())
+        return y + w
+
+    captured = lz.jit(tied)
+    assert [captured(x).tolist() for _ in range(3)] == [[2.0] * 3, [4.0] * 3, [6.0] * 3]

@@ -113,6 +113,13 @@ thread_states: WeakKeyDictionary[threading.Thread, dict[str, Any]] = WeakKeyDict
 """What the state is in each thread that has one."""
 
 
+def other_threads() -> list[tuple[threading.Thread, dict[str, Any]]]:
+    """The threads besides this one that have a state, and that."""
+    mine = threading.current_thread()
+    threads = [r() for r in thread_states.keyrefs()]  # a list made at once, since threads may begin meanwhile
+    return [(t, s) for t in threads if t is not None and t is not mine and (s := thread_states.get(t)) is not None]
+
+
 class _State(threading.local):
     """Per thread: the recording in progress and the modes."""
 

@@ -25,7 +25,7 @@ from lezero.hal import registry
 from lezero.hal.buffer import Borrowed, Buffer, Part
 from lezero.hal.references import counts, held_once, others
 from lezero.runtime import bounds, failed, inference, trie
-from lezero.runtime.recording import STATE, Handle, Recording, start_anew, thread_states
+from lezero.runtime.recording import STATE, Handle, Recording, other_threads, start_anew
 from lezero.runtime.trie import Root
 
 MAX_PLANS = 512
@@ -148,9 +148,7 @@ def _goes_on_elsewhere(rec: Recording) -> bool:
     """Whether another thread is recording into it."""
     if rec.ready:
         return False
-    mine = threading.current_thread()
-    states = list(thread_states.items())
-    return any(state.get("recording") is rec for thread, state in states if thread is not mine and thread.is_alive())
+    return any(state.get("recording") is rec and thread.is_alive() for thread, state in other_threads())
 
 
 def _run_for_another(rec: Recording, wanted: tuple[Handle, ...]) -> Ran | None:
