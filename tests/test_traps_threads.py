@@ -268,24 +268,32 @@ def test_results_pending_in_a_thread_that_goes_on_recording_are_computed_once_an
 
 def test_threads_begin_while_another_writes(quick_switches):
     w = lz.zeros(3)
-    begun = threading.Event()
 
-    def write():
+    def live(ended):
+        lz.ones(2)
+        ended.wait(30)
+
+    def write(begun):
         while not begun.is_set():
             for _ in range(20):
                 w.add_(1)
             w.tolist()
 
-    def begin():
+    def begin(begun):
+        ended = threading.Event()
+        threads = [threading.Thread(target=live, args=(ended,)) for _ in range(300)]
         try:
-            for _ in range(400):
-                thread = threading.Thread(target=lambda: lz.ones(2))
+            for thread in threads:
                 thread.start()
-                thread.join()
         finally:
             begun.set()
+            ended.set()
+        for thread in threads:
+            thread.join()
 
-    in_threads(write, begin)
+    for _ in range(5):
+        begun = threading.Event()
+        in_threads(lambda begun=begun: write(begun), lambda begun=begun: begin(begun))
 
 
 def test_a_function_being_captured_has_one_value_of_what_another_thread_writes():
