@@ -7,9 +7,10 @@ import pytest
 
 import lezero as lz
 from lezero import nn
-from lezero.export import ExportError, to_onnx
+from lezero.export import Dim, ExportError, to_onnx
 from lezero.hal.registry import get_backend, set_backend
 from lezero.nn.recurrent import KINDS, run_layers
+from lezero.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 onnx = pytest.importorskip("onnx", reason="writing ONNX needs the onnx package")
 runtime = pytest.importorskip("onnxruntime", reason="exports are compared with ONNX Runtime")
@@ -142,16 +143,58 @@ def test_half_precision(tmp_path):
     assert "GRU" in [node.op_type for node in onnx.load(str(path)).graph.node]
 
 
-def test_dropout_in_training_and_packed_sequences_are_named(tmp_path):
+def test_dropout_in_training_is_named(tmp_path):
     net = nn.LSTM(3, 5, 2, dropout=0.5).train()
     with pytest.raises(ExportError, match=r"eval\(\)"):
         to_onnx(net, lz.randn(4, 2, 3), tmp_path / "m.onnx", dynamic_shapes={"input": {0: "length"}})
 
-    def packed(x, lengths):
-        return net(nn.utils.rnn.pack_padded_sequence(x, lengths))[0].data
 
-    net.eval()
-    with pytest.raises(ExportError, match="a value is read"):
-        to_onnx(packed, (lz.randn(4, 2, 3), lz.tensor([4, 2])), tmp_path / "m.onnx")
+# -- packed sequences -------------------------------------------------------------------------------------------------
+
+
+class Packed(Layer):
+    def __init__(self, kind, total=True, **options):
+        super().__init__(kind, batch_first=True, **options)
+        self.total = total
+
+    def forward(self, x, lengths):
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        y, last = self.layer(packed)
+        y, counts = pad_packed_sequence(y, True, 0.5, x.shape[1] if self.total else None)
+        return (y, counts, *(last if isinstance(last, tuple) else (last,)))
+
+
+@pytest.mark.parametrize("kind, options", [
+    ("LSTM", {"num_layers": 2, "bidirectional": True}), ("LSTM", {"proj_size": 2, "bidirectional": True}), ("GRU", {}),
+    ("RNN", {"bidirectional": True, "bias": False}),
+])  # fmt: skip
+def test_lengths_that_are_an_argument(kind, options, tmp_path):
+    net, path = Packed(kind, **options).eval(), tmp_path / "m.onnx"
+    dims = {"x": {0: "batch", 1: Dim("length", min=4)}, "lengths": {0: "batch"}}
+    to_onnx(net, (lz.randn(3, 4, 3), lz.tensor([2, 4, 1])), path, dynamic_shapes=dims)
+    session, again = runtime.InferenceSession(str(path)), lz.onnx.load(path).eval()
+    for counts in ([7, 1, 3, 5], [4, 6]):
+        x, lengths = lz.randn(len(counts), max(counts) + 1, 3), lz.tensor(counts)
+        want = net(x, lengths)
+        agree(session.run(None, {"x": x.numpy(), "lengths": lengths.numpy()}), want)
+        agree([t.detach().numpy() for t in again(x, lengths)], want)
+
+
+def test_what_is_not_known_of_packed_sequences_is_named(tmp_path):
+    x, lengths, path = lz.randn(3, 4, 3), lz.tensor([2, 4, 1]), tmp_path / "m.onnx"
+    with pytest.raises(ValueError, match=r"total_length= says .* 4, got None"):
+        to_onnx(Packed("LSTM", total=False), (x, lengths), path)
+    with pytest.raises(ValueError, match=r"float32 and float16 only.*got float64"):
+        to_onnx(Packed("GRU").double(), (x.double(), lengths), path)
+    with pytest.raises(ValueError, match=r"PackedSequence\.data: .*stay padded"):
+        to_onnx(lambda a, n: pack_padded_sequence(a, n, enforce_sorted=False).data, (x, lz.tensor([2, 3, 1, 1])), path)
+    net = nn.LSTM(3, 4, proj_size=2, bidirectional=True)
+
+    def given(x, lengths, h, c):
+        return net(pack_padded_sequence(x, lengths, True, False), (h, c))[1]
+
+    with pytest.raises(ExportError, match="first state"):
+        to_onnx(given, (x, lengths, lz.ones(2, 3, 2), lz.ones(2, 3, 4)), path)
     assert not list(tmp_path.iterdir())
-    to_onnx(lambda x: packed(x, [4, 2]), lz.randn(4, 2, 3), tmp_path / "m.onnx")  # lengths of the program are its own
+    # Lengths of the program are its own.
+    to_onnx(lambda a: net(pack_padded_sequence(a, [4, 2, 1], True))[0].data, x, path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import itertools
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -81,10 +82,10 @@ def scatter_reduce(
     if src.shape != index.shape and src.ndim == index.ndim:
         src = src[tuple(slice(0, d) for d in index.shape)]
     if reduce in ("sum", "mean"):
-        base = input if include_self else where(met == 0, input, input.detach() * 0)
+        base = input if include_self else where(met == 0, input, 0)._cast(input.dtype)
         out = base.scatter_add(dim, index, src)
         count = met + 1 if include_self else met.clamp(min=1)
-        return out if reduce == "sum" else out / count if out.is_floating_point() else out // count
+        return out if reduce == "sum" else out / count if out.is_floating_point() else (out // count)._cast(out.dtype)
     if 0 in index.shape:
         return input.clone()
     if reduce == "prod":
@@ -110,8 +111,8 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dt.int64, 
 
 
 def unravel_index(indices: Tensor, shape: Sequence[int]) -> tuple[Tensor, ...]:
-    """Positions in a tensor of a shape, from positions among its elements in row-major order."""
-    found = []
+    """Positions (int64) in a tensor of a shape, from positions among its elements in row-major order."""
+    found, indices = [], indices.long()
     for extent in reversed(tuple(shape)):
         found.append(indices % extent)
         indices = indices // extent
@@ -157,7 +158,11 @@ def unique_consecutive(
 ) -> Any:
     """As ``unique``, of neighbours only: the first of each run of equal elements."""
     array = _values("unique_consecutive", input)
-    rows = array.reshape(-1, 1) if dim is None else np.moveaxis(array, dim, 0).reshape(array.shape[dim], -1)
+    if dim is None:
+        rows = array.reshape(-1, 1)
+    else:
+        first = np.moveaxis(array, dim, 0)
+        rows = first.reshape(len(first), prod(first.shape[1:]))
     new = np.ones(len(rows), bool)
     new[1:] = (rows[1:] != rows[:-1]).any(1)
     starts = np.nonzero(new)[0]

@@ -15,6 +15,7 @@ import numpy as np
 
 from lezero.arguments import whole
 from lezero.graph import dtype as dt
+from lezero.graph.dim import Dim
 from lezero.ops import rearrange as _rearrange
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes, normalize_axis
@@ -22,6 +23,7 @@ from lezero.ops.indexing import wrapped as _wrapped
 from lezero.runtime.bounds import expect, of_dimension
 from lezero.runtime.recorder import record
 from lezero.runtime.recording import STATE
+from lezero.runtime.whole import as_extent
 from lezero.tensor import Tensor, arange, cat, rand, tensor, where, zeros
 from lezero.tensor.computing import also_of_scalars
 
@@ -104,9 +106,9 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
         raise ValueError(f"roll: a shift for each dimension is needed, got {shifts} for dimensions {dims}")
     for shift, dim in zip(shifts, dims):
         d, shift = normalize_axis("roll", dim, input.ndim), whole("roll: a shift", shift)
-        n = int(input.shape[d])
+        n = as_extent(input.shape[d])
         k = shift % n if n else 0
-        if k:
+        if type(k) is Dim or k:
             input = cat([input.narrow(d, n - k, k), input.narrow(d, 0, n - k)], d)
     return input
 

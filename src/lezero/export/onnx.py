@@ -288,6 +288,7 @@ class _Export:
                 self.known[node] = self._value(node)
         for node, name in zip(traced.graph.outputs, self.outputs):
             w.nodes.append(onnx.helper.make_node("Identity", [self.known[node]], [name], name=name))
+        w.leave_out_unused(self.outputs)
         graph = onnx.helper.make_graph(
             w.nodes, title or "model",
             [w.value_info(n, node, self._shown(node)) for node, n in zip(traced.inputs, self.names)],

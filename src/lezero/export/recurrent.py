@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from lezero.export.errors import ExportError
 from lezero.export.operators import emits
 from lezero.export.writer import Writer
 from lezero.graph.dim import Dim
-from lezero.graph.dtype import float16, float32, float64
+from lezero.graph.dtype import float16, float32, float64, int32
 from lezero.graph.node import Node
 from lezero.nn import functional as F
 from lezero.nn.parameter import constant_tensor
@@ -41,8 +42,8 @@ class _Layer(Composite):
     ----------
     x : (length, batch, features)
     w, r : (directions, gates · hidden, features), (directions, gates · hidden, hidden)
-    optional : the biases (directions, 2 · gates · hidden), the first h and the first c (directions, batch, hidden), as far as
-        `present` says that they are there
+    optional : the biases (directions, 2 · gates · hidden), the sequences' lengths (batch,), the first h and the first c
+        (directions, batch, hidden), as far as `present` says that they are there
     part : 0 for h at every step, (length, directions, batch, hidden); 1 and 2 for the last h and c (directions, batch, hidden)
     """
 
@@ -63,13 +64,13 @@ def _written(w: Writer, node: Node, operands: Sequence[str]) -> str:
     operator, activation, present, part = node.attrs
     directions, hidden = int(node.inputs[1].shape[0]), int(node.inputs[2].shape[2])
     given = iter(operands[3:])
-    biases, *states = [next(given) if there else "" for there in present]
+    optional = [next(given) if there else "" for there in present]
 
     def write() -> list[str]:
         return w.add(
             operator,
-            [*operands[:3], biases, "", *states],  # no lengths: all sequences are as long as the tensor
-            outputs=1 + len(states),
+            [*operands[:3], *optional],
+            outputs=len(optional) - 1,
             hidden_size=hidden,
             direction="bidirectional" if directions == 2 else "forward",
             activations=[activation] * directions if activation else None,
@@ -91,10 +92,16 @@ class Recorder:
         self._made: dict[tuple, Sequence[Tensor | None]] = {}
 
     def __call__(
-        self, layers: Sequence[Sequence[Weights]], x: Tensor, state: State, dropout: float
+        self,
+        layers: Sequence[Sequence[Weights]],
+        x: Tensor,
+        state: State,
+        dropout: float,
+        lengths: Tensor | None = None,
     ) -> tuple[Tensor, State] | None:
         if not _has_operator(layers, x):
             return None
+        counts = None if lengths is None else lengths._cast(int32)
         last = []
         absent = [_is_zero(s) for s in state]
         for number, directions in enumerate(layers):
@@ -102,19 +109,23 @@ class Recorder:
                 x = F.dropout(x, dropout)
             n = len(directions)
             before = state if len(layers) == 1 else tuple(s[number * n : (number + 1) * n] for s in state)
-            x, after = self._layer(directions, x, [None if no else s for s, no in zip(before, absent)])
+            x, after = self._layer(directions, x, counts, [None if no else s for s, no in zip(before, absent)])
             last.append(after)
         return x, last[0] if len(last) == 1 else tuple(cat(parts) for parts in zip(*last))
 
-    def _layer(self, directions: Sequence[Weights], x: Tensor, state: list[Tensor | None]) -> tuple[Tensor, State]:
+    def _layer(
+        self, directions: Sequence[Weights], x: Tensor, lengths: Tensor | None, state: list[Tensor | None]
+    ) -> tuple[Tensor, State]:
         """h of all steps, (length, batch, directions · features), and the last states, (directions, batch, features) each."""
         operator, activation, order = _OPERATORS[_MODES[type(directions[0])]]
         projected = [d.w_hr for d in directions if d.w_hr is not None]
         first = state[0] if projected else None
         if first is not None:
+            if lengths is not None and len(directions) == 2:
+                raise ExportError("an LSTM with projections begins at the end of packed sequences with a first state")
             x, state = cat([x, *_first_only(first, x)], -1), [None, *state[1:]]
         w, r, b = self._weights(directions, operator, order, first is not None)
-        optional = [b, *state]
+        optional = [b, lengths, *state]
         operands = (x, w, r, *(t for t in optional if t is not None))
         present = tuple(t is not None for t in optional)
         y, *last = [

@@ -16,10 +16,10 @@ from lezero.export.state import unchanged
 from lezero.graph.dim import Dim as Extent
 from lezero.graph.dim import Guard, noting_guards
 from lezero.graph.node import Graph, Node
-from lezero.nn.whole import WHOLE
 from lezero.runtime.aside import ExplainError, recorded_only
 from lezero.runtime.leaves import import_handle
 from lezero.runtime.sites import PACKAGE, user_site
+from lezero.runtime.whole import WHOLE
 from lezero.switched import switched
 from lezero.tensor import Tensor, no_grad, tensor
 

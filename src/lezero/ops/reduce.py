@@ -13,7 +13,7 @@ import numpy as np
 from lezero.graph.dtype import bool_, int64
 from lezero.ops.arithmetic import abs, sign, square
 from lezero.ops.base import Composite, Reduce, op, reduced_shape
-from lezero.ops.comparison import isinf, where
+from lezero.ops.comparison import isinf, isnan, where
 from lezero.ops.creation import number_of
 from lezero.ops.functions import exp, log, sqrt
 from lezero.ops.movement import expand, permute, reshape
@@ -93,13 +93,15 @@ class prod(Reduce):
 
 
 class Extreme(Reduce):
-    """The greatest or least; NaN if any is.  Equal extremes share the gradient (as ``torch.amax``)."""
+    """The greatest or least; NaN if any is.  Equal extremes share the gradient (as ``torch.amax``), NaN too (as ``torch.max``)."""
 
     keeps = ("x", "y")
 
     @staticmethod
     def gradient(dy: Any, y: Any, x: Any, axes: tuple[int, ...], keepdim: bool) -> Any:
         hit = x == spread(y, x, axes, keepdim)
+        if x.dtype.is_floating_point:
+            hit = hit | isnan(x)
         share = spread(dy, x, axes, keepdim) / narrow(sum(hit, axes=axes, keepdim=True), dy.dtype)
         return where(hit, share, 0)
 

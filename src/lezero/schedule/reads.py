@@ -114,11 +114,11 @@ class Reads:
             return len(large) == 1 and not large.isdisjoint(self.in_memory | self.outputs)
         if node.op.name not in STEPS or node in self.in_memory:
             return False
-        seen = {self._seen_in(x) for x in large if not _spread(x, node)}
-        if len(seen) != 1:
+        seen = [self._seen_in(x) for x in large if not _spread(x, node)]
+        if len({root for root, _ in seen}) != 1:
             return False
-        ((root, steps),) = seen
-        if steps == MAX_STEPS or root.op.kind == "view" or root.dtype.itemsize > node.dtype.itemsize:
+        root, steps = seen[0][0], sum(steps for _, steps in seen)
+        if steps >= MAX_STEPS or root.op.kind == "view" or root.dtype.itemsize > node.dtype.itemsize:
             return False
         self._root[node] = root, steps + 1
         return True

@@ -281,6 +281,8 @@ def linspace(
     """`steps` numbers evenly spaced from `start` to `end`, both included (numbers, or tensors of one element)."""
     steps = whole("linspace: steps", steps, 0)
     start, end = _one_number("linspace: start", start), _one_number("linspace: end", end)
+    if as_dtype(dtype or dt.default_dtype()).kind in "iu":  # the ends are cut off before, and what is between after
+        start, end = int(start), int(end)
     return _source(
         "linspace", dtype or dt.default_dtype(), requires_grad, device, start=float(start), stop=float(end), steps=steps
     )
@@ -298,8 +300,14 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
 def _random(name: str, shape: tuple, dtype: Any, generator: Any, requires_grad: bool, **attrs: Any) -> Tensor:
     from lezero.runtime.inputs import random_key
 
+    dtype = as_dtype(dtype)
+    if dtype.is_complex:
+        scale = 0.5**0.5 if name == "normal" else 1  # each part has half the variance
+        parts = [_random(name, shape, dtype.to_real(), generator, False, **attrs) * scale for _ in range(2)]
+        t = record(OPS["complex"], tuple(parts), ())
+        return t.requires_grad_() if requires_grad else t
     op = OPS[name]
-    t = record(op, random_key(generator), op.bind({"shape": shape, "dtype": as_dtype(dtype), **attrs}))
+    t = record(op, random_key(generator), op.bind({"shape": shape, "dtype": dtype, **attrs}))
     return t.requires_grad_() if requires_grad else t
 
 

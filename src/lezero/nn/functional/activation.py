@@ -58,7 +58,8 @@ def check_form(approximate: str) -> None:
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x · sigmoid(x), also called swish"""
-    return placed(record(act.silu, (input,), ()), input, inplace)
+    y = input * input.sigmoid() if input.is_complex() else record(act.silu, (input,), ())
+    return placed(y, input, inplace)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
@@ -83,12 +84,12 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 def softsign(input: Tensor) -> Tensor:
     """x / (1 + |x|)"""
-    return act.softsign(input)
+    return input / (1 + input.abs()) if input.is_complex() else act.softsign(input)
 
 
 def tanhshrink(input: Tensor) -> Tensor:
     """x - tanh(x)"""
-    return act.tanhshrink(input)
+    return input - input.tanh() if input.is_complex() else act.tanhshrink(input)
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:

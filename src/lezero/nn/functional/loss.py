@@ -109,6 +109,9 @@ def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tens
     weight : of each element; a mean is by weight
     """
     _same_shape("l1_loss", input, target)
+    if input.is_complex() or target.is_complex():
+        size = (input - target).abs()
+        return _reduced("l1_loss", size, reduction) if weight is None else _weighted("l1_loss", size, weight, reduction)
     if weight is not None:
         return _weighted("l1_loss", losses.l1_loss(input, target, reduction="none"), weight, reduction)
     return losses.l1_loss(input, target, reduction=reduction)
@@ -203,11 +206,19 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """Minus the log-likelihood of a target under a normal distribution with mean `input` and variance `var`.
 
+    var : of input's shape, or without its last dimension: one for all elements along that; or of a shape that broadcasts
+        to input's
     full : with the constant ``log(2 * pi) / 2``
-    eps : the least variance
+    eps : what smaller variances count as, in gradients too
     reduction : {"mean", "sum", "none"}
     """
-    var = var.clamp(eps)
+    if tuple(var.shape) == tuple(input.shape)[:-1]:
+        var = var.unsqueeze(-1)
+    elif broadcast_shapes("gaussian_nll_loss", input.shape, var.shape) != tuple(input.shape):
+        raise ValueError(
+            f"gaussian_nll_loss: var of shape {tuple(var.shape)} does not broadcast to {tuple(input.shape)}, that of input"
+        )
+    var = var + (var.clamp(eps) - var).detach()
     loss = 0.5 * (var.log() + (input - target) ** 2 / var)
     if full:
         loss = loss + 0.9189385332046727  # log(2π) / 2
@@ -237,6 +248,8 @@ def cosine_embedding_loss(
     """
     from lezero.tensor import where
 
+    input1 = input1 if input1.is_floating_point() else input1.float()
+    input2 = input2 if input2.is_floating_point() else input2.float()
     similarity = cosine_similarity(input1, input2, dim=-1)
     loss = where(target == 1, 1 - similarity, (similarity - margin).clamp(0))
     return _reduced("cosine_embedding_loss", loss, reduction)

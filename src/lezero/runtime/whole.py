@@ -17,3 +17,8 @@ class _Whole(threading.local):
 
 
 WHOLE = _Whole()
+
+
+def as_extent(n: int) -> int:
+    """A number for sizes to follow from: while a model is written down, with where it comes from, if it is an extent."""
+    return n if WHOLE.parts else int(n)
