@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import threading
 import warnings
 
@@ -817,3 +818,34 @@ def test_misuse_of_levels(make, error, message):
     model = layers()
     with pytest.raises(error, match=message):
         make(model, optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))], ids=["copy", "pickle"])
+def test_a_scaler_is_copied_and_pickled_between_steps(copied):
+    net = nn.Linear(2, 2)
+    opt, scaler = optim.SGD(net.parameters(), lr=0.1), lz.amp.GradScaler(init_scale=8.0, growth_interval=3)
+
+    def backward(scaler):
+        opt.zero_grad()
+        scaler.scale(net(lz.ones(1, 2)).sum()).backward()
+
+    def step(scaler):
+        backward(scaler)
+        scaler.step(opt)
+        scaler.update()
+
+    step(scaler), step(scaler)
+    other = copied(scaler)
+    assert other.state_dict() == scaler.state_dict()
+    step(other)
+    assert (other.get_scale(), scaler.get_scale()) == (16.0, 8.0)
+    backward(scaler)
+    scaler.unscale_(opt)
+    with pytest.raises(RuntimeError, match=r"after update\(\)"):
+        copied(scaler)
+
+
+def test_what_is_not_enabled_needs_no_such_device_or_dtype():
+    with lz.autocast("cuda", dtype=lz.float32, enabled=False):
+        assert (lz.ones(2, 2) @ lz.ones(2, 2)).dtype is lz.float32
+    assert lz.amp.GradScaler("cuda", enabled=False).get_scale() == 1.0

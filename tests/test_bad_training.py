@@ -101,6 +101,23 @@ def test_resuming_with_the_state_of_another_model_changes_nothing(other, message
     opt.step()
 
 
+@pytest.mark.parametrize("state, message", [
+    ({"state": {}, "param_groups": [{}]}, "not an optimizer's state"),
+    ({"state": {}, "param_groups": {"params": [0, 1, 2, 3]}}, "not an optimizer's state"),
+    ({"state": {}, "param_groups": [{"params": 4}]}, "not an optimizer's state"),
+    ({"state": [1], "param_groups": [{"params": [0, 1, 2, 3]}]}, "not an optimizer's state"),
+    ({"state": {0: 1}, "param_groups": [{"params": [0, 1, 2, 3]}]}, "not an optimizer's state"),
+    ({"state": {}, "param_groups": [{"params": [0, 1, 2, 3], "lr": -1.0}]}, "lr must not be negative"),
+    ({"state": {}, "param_groups": [{"params": [0, 1, 2, 3], "lr": "x"}]}, "lr is a number"),
+], ids=["no params", "groups by name", "params no list", "state no dict", "entry no dict", "negative", "no number"])  # fmt: skip
+def test_what_is_no_state_is_refused_and_changes_nothing(state, message):
+    _, opt = training()
+    before, groups = values(opt.state_dict()["state"]), str(opt.param_groups)
+    with pytest.raises((ValueError, TypeError), match=message):
+        opt.load_state_dict(state)
+    assert before.keys() == values(opt.state_dict()["state"]).keys() and str(opt.param_groups) == groups
+
+
 # -- checkpoints ------------------------------------------------------------------------------------------------------
 
 WRITER = """

@@ -92,6 +92,16 @@ def images(parts, x):
     return resized.sum() + pooled + moved + F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), align_corners=False).sum()
 
 
+def resizing(parts, x):
+    smooth = [
+        F.interpolate(x, size=(3, 9), mode=mode, antialias=antialias, align_corners=corners)
+        for mode in ("bilinear", "bicubic")
+        for antialias, corners in ((False, True), (True, False))
+    ]
+    deep = [F.interpolate(x[None], scale_factor=2, mode=mode) for mode in ("trilinear", "nearest", "nearest-exact")]
+    return sum(y.sin().sum() for y in (*smooth, *deep))
+
+
 def products(parts, x):
     y = torch.einsum("bij,bjk->bik", x, x) + torch.tensordot(x, x, dims=([2], [1])).sum()
     y = y + torch.baddbmm(x, x, x, beta=0.5, alpha=2) + torch.block_diag(x[0], x[1]).sum()
@@ -142,6 +152,7 @@ CASES = {
     "regions": (Of(regions, nn.Linear(3, 3)), (drawn(4, 3),), {}),
     "indexing": (Of(indexing), (drawn(5, 5), torch.tensor([0, 2, 3])), {}),
     "images": (Of(images), (drawn(2, 4, 4, 6),), {}),
+    "resizing": (Of(resizing), (drawn(2, 3, 4, 6),), {}),
     "products": (Of(products), (drawn(2, 3, 3),), {}),
     "scores": (Of(scores), (drawn(4, 6), torch.tensor([0, 2, 5, 1])), {}),
 }  # fmt: skip

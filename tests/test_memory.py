@@ -159,6 +159,7 @@ def test_a_step_goes_on_after_a_batch_that_does_not_fit():
 )  # fmt: skip
 def test_amounts_of_memory(text, nbytes):
     assert parse_bytes("x", text) == nbytes
+    assert parse_bytes("x", np.int64(nbytes)) == nbytes
 
 
 @pytest.mark.parametrize("text", ["", "2 GiBs", "two", "-1GiB", "1e9", "GiB", 0, -5, "0"])

@@ -315,32 +315,48 @@ def test_half_precision_parameters():
 # -- averages -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ema", [False, True])
-def test_averaged_models_are_pytorchs(ema):
+@pytest.mark.parametrize("kind", ["plain", "mean of each", "ema of each", "mean of all", "ema of all"])
+def test_averaged_models_are_pytorchs(kind):
     ours, theirs = nn.Linear(3, 2).double(), torch.nn.Linear(3, 2).double()
     theirs.load_state_dict({k: torch.tensor(v.numpy()) for k, v in ours.state_dict().items()})
-    if ema:
-        a = swa_utils.AveragedModel(ours, avg_fn=swa_utils.get_ema_avg_fn(0.9))
-        b = torch.optim.swa_utils.AveragedModel(theirs, avg_fn=torch.optim.swa_utils.get_ema_avg_fn(0.9))
-    else:
-        a, b = swa_utils.AveragedModel(ours), torch.optim.swa_utils.AveragedModel(theirs)
+
+    def average(averages):
+        if kind == "plain":
+            return {}
+        name = f"get_{'ema' if 'ema' in kind else 'swa'}{'_multi' if 'all' in kind else ''}_avg_fn"
+        function = getattr(averages, name)(*([0.9] if "ema" in kind else []))
+        return {"multi_avg_fn" if "all" in kind else "avg_fn": function}
+
+    a = swa_utils.AveragedModel(ours, **average(swa_utils))
+    b = torch.optim.swa_utils.AveragedModel(theirs, **average(torch.optim.swa_utils))
+    a = pickle.loads(pickle.dumps(a))
     for k in range(4):
         a.update_parameters(ours), b.update_parameters(theirs)
         with no_grad():
             ours.weight.mul_(k + 1.5)
         with torch.no_grad():
             theirs.weight.mul_(k + 1.5)
-    close(a.parameters(), b.parameters())
+    rtol = 1e-7 if kind == "mean of all" else 1e-12  # there PyTorch takes 1 / (n + 1) in float32
+    close(a.parameters(), b.parameters(), rtol)
     assert a.n_averaged.item() == 4 and list(a.state_dict()) == list(b.state_dict())
     x = np.ones((1, 3))
-    np.testing.assert_allclose(a(tensor(x)).detach().numpy(), b(torch.tensor(x)).detach().numpy(), rtol=1e-12)
+    np.testing.assert_allclose(a(tensor(x)).detach().numpy(), b(torch.tensor(x)).detach().numpy(), rtol=rtol)
 
 
-def test_batch_norm_statistics_are_computed_anew():
-    net = nn.Sequential(nn.BatchNorm1d(2))
-    data = [tensor(np.random.default_rng(i).normal(size=(8, 2)).astype(np.float32)) for i in range(3)]
+def test_one_function_says_how_to_average():
+    with pytest.raises(ValueError, match="not both"):
+        swa_utils.AveragedModel(
+            nn.Linear(2, 2), avg_fn=swa_utils.get_swa_avg_fn(), multi_avg_fn=swa_utils.get_swa_multi_avg_fn()
+        )
+
+
+@pytest.mark.parametrize("axes", [0, 2, 3])
+def test_batch_norm_statistics_are_computed_anew(axes):
+    net = nn.Sequential({0: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}[axes](2))
+    shape = (8, 2) + (3,) * axes
+    data = [tensor(np.random.default_rng(i).normal(size=shape).astype(np.float32)) for i in range(3)]
     swa_utils.update_bn(data, net.eval())
-    expected = np.mean([d.numpy().mean(0) for d in data], 0)
+    expected = np.mean([d.numpy().mean((0, *range(2, 2 + axes))) for d in data], 0)
     np.testing.assert_allclose(net[0].running_mean.numpy(), expected, rtol=1e-5)
     assert net[0].momentum == 0.1 and not net.training and math.isclose(net[0].num_batches_tracked.item(), 3)
 

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -160,7 +161,8 @@ def test_what_one_thread_writes_another_sees_at_its_next_use():
     assert seen == [[5.0] * 3, [5.0], [0.0] * 3, [0.0]]
 
 
-def test_a_step_replayed_in_one_thread_is_seen_by_another():
+@pytest.mark.parametrize("captured", [False, True], ids=["recorded", "captured"])
+def test_a_step_replayed_in_one_thread_is_seen_by_another(captured):
     net = small_net(0)
     optimizer = lz.optim.SGD(net.parameters(), lr=0.1)
     weight, differ, now = next(net.parameters()), [], []
@@ -171,6 +173,7 @@ def test_a_step_replayed_in_one_thread_is_seen_by_another():
         net(x).square().mean().backward()
         optimizer.step()
 
+    step = lz.jit(step) if captured else step
     step(), step(), step()  # from here on steps are replayed
     turns = threading.Barrier(2, timeout=60)
 
@@ -190,3 +193,121 @@ def test_a_step_replayed_in_one_thread_is_seen_by_another():
         turns.wait()
     thread.join()
     assert differ == [0.0] * 3
+
+
+@pytest.mark.parametrize("inferring", ["recorded", "captured"])
+@pytest.mark.parametrize("training", ["recorded", "captured"])
+@pytest.mark.parametrize("switches", ["rare", "quick"])
+def test_one_thread_trains_while_another_infers_with_the_same_model(training, inferring, switches, request):
+    if switches == "quick":
+        request.getfixturevalue("quick_switches")
+    inputs = [lz.tensor(np.float32(data(n, seed=n)[0])) for n in (8, 5, 7)]
+
+    def make(lr):
+        net = small_net(0).eval()
+        opt = optim.Adam(net.parameters(), lr=lr)
+
+        def step(x):
+            opt.zero_grad()
+            net(x).square().mean().backward()
+            opt.step()
+
+        return net, lz.jit(step) if training == "captured" else step
+
+    for lr in (0.0, 0.01):  # with 0 every result is known
+        net, step = make(lr)
+        inferred = lz.jit(net) if inferring == "captured" else net
+        with lz.no_grad():
+            expected = [inferred(x).numpy().copy() for x in inputs]
+        steps, results, trained = [], [], threading.Event()
+        give_up = time.monotonic() + 20
+
+        def infer(net=net, inferred=inferred, results=results, trained=trained):
+            with lz.no_grad():
+                while not trained.is_set():
+                    results.append([inferred(x).numpy().copy() for x in inputs])
+                    for p in net.parameters():
+                        p.detach().numpy()
+
+        def learn(step=step, steps=steps, results=results, trained=trained, give_up=give_up):
+            try:
+                while (len(steps) < 200 or len(results) < 50) and time.monotonic() < give_up:
+                    steps.append(inputs[len(steps) % 3])
+                    step(steps[-1])
+            finally:
+                trained.set()
+
+        in_threads(learn, infer)
+        assert len(results) >= 50
+        if lr == 0:
+            for got in results:
+                for y, want in zip(got, expected):
+                    np.testing.assert_array_equal(y, want)
+        alone, step = make(lr)
+        for x in steps:
+            step(x)
+        for p, q in zip(net.parameters(), alone.parameters()):
+            np.testing.assert_array_equal(p.detach().numpy(), q.detach().numpy())
+
+
+def test_results_pending_in_a_thread_that_goes_on_recording_are_computed_once_and_right():
+    x = lz.tensor(np.float32(data(8, seed=8)[0])).requires_grad_()
+    halves = [(x * k).tanh() for k in range(1, 9)]  # pending, and this thread records no more
+    runs, sums = lz.runtime.stats()["runs"], []
+    reader = threading.Thread(target=lambda: sums.extend(y.sum().item() for y in halves))
+    reader.start()
+    reader.join(60)
+    assert len(sums) == 8 and lz.runtime.stats()["runs"] - runs <= 1 + 8  # all of `halves` at once
+    sum(y.sum() for y in halves).backward()
+    np.testing.assert_allclose(sums, [y.sum().item() for y in halves])
+    k = np.arange(1, 9)[:, None, None]
+    np.testing.assert_allclose(
+        x.grad.numpy(), (k * (1 - np.tanh(k * x.detach().numpy()) ** 2)).sum(0), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_threads_begin_while_another_writes(quick_switches):
+    w = lz.zeros(3)
+
+    def live(ended):
+        lz.ones(2)
+        ended.wait(30)
+
+    def write(begun):
+        while not begun.is_set():
+            for _ in range(20):
+                w.add_(1)
+            w.tolist()
+
+    def begin(begun):
+        ended = threading.Event()
+        threads = [threading.Thread(target=live, args=(ended,)) for _ in range(300)]
+        try:
+            for thread in threads:
+                thread.start()
+        finally:
+            begun.set()
+            ended.set()
+        for thread in threads:
+            thread.join()
+
+    for _ in range(5):
+        begun = threading.Event()
+        in_threads(lambda begun=begun: write(begun), lambda begun=begun: begin(begun))
+
+
+def test_a_function_being_captured_has_one_value_of_what_another_thread_writes():
+    w, x = lz.ones(3), lz.ones(3)
+
+    def in_another(function):
+        thread = threading.Thread(target=function)
+        thread.start()
+        thread.join()
+
+    def tied(x):
+        y = x * w
+        in_another(lambda: w.add_(1).tolist())
+        return y + w
+
+    captured = lz.jit(tied)
+    assert [captured(x).tolist() for _ in range(3)] == [[2.0] * 3, [4.0] * 3, [6.0] * 3]

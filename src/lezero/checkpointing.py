@@ -11,7 +11,14 @@ from lezero.runtime.recording import STATE, Handle
 
 
 def checkpoint(
-    function: Callable, *args: Any, use_reentrant: bool | None = None, preserve_rng_state: bool = True, **kwargs: Any
+    function: Callable,
+    *args: Any,
+    use_reentrant: bool | None = None,
+    preserve_rng_state: bool = True,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
+    **kwargs: Any,
 ) -> Any:
     """``function(*args, **kwargs)``, of which only the inputs are kept for the gradient; what the gradient needs of the rest
     is computed again when it gets there.
@@ -25,7 +32,8 @@ def checkpoint(
     ----------
     function : callable
     args, kwargs : its arguments; tensors among them, and tensors it reaches otherwise, are kept
-    use_reentrant, preserve_rng_state : taken because PyTorch takes them; they change nothing
+    use_reentrant, preserve_rng_state, determinism_check, debug, early_stop : taken because PyTorch takes them; they change
+        nothing
 
     Returns
     -------

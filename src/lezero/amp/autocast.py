@@ -89,7 +89,7 @@ class autocast(switched, contextlib.ContextDecorator):
     Raises
     ------
     TypeError, ValueError
-        When the device is not there, or `dtype` is not a half type.
+        When the device is not there, or `dtype` is not a half type (an autocast that is not enabled looks at neither).
 
     Examples
     --------
@@ -99,9 +99,10 @@ class autocast(switched, contextlib.ContextDecorator):
     """
 
     def __init__(self, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None):
-        check_device("autocast", device_type)
+        if enabled:
+            check_device("autocast", device_type)
         low = bfloat16 if dtype is None else as_dtype(dtype)
-        if low not in HALF:
+        if enabled and low not in HALF:
             raise TypeError(f"autocast: dtype is bfloat16 or float16, got {low.name}; enabled=False switches it off")
         self.device_type, self.dtype, self.enabled = str(device_type), low, bool(enabled)
         super().__init__(STATE, "autocast", POLICIES[low] if enabled else None)

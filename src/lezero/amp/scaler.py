@@ -104,7 +104,8 @@ class GradScaler:
         min_scale: float = 2.0**-14,
         hysteresis: int = 1,
     ):
-        check_device("GradScaler", device)
+        if enabled:
+            check_device("GradScaler", device)
         self._enabled = bool(enabled)
         self._init_scale = _positive("init_scale", init_scale)
         self._init_growth_tracker = 0
@@ -492,6 +493,17 @@ class GradScaler:
             assign(self._scale, _number(self._init_scale, float32))
             assign(self._growth_tracker, _number(self._init_growth_tracker, int32))
             assign(self._hysteresis_tracker, _number(int(left), int32))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but what is known of optimizers, which are not part of it."""
+        if any(checks.stage is not _Stage.READY for checks in self._optimizers.values()):
+            raise RuntimeError(
+                "GradScaler: copy or pickle it after update(), not between unscale_() or step() and that"
+            )
+        return {**self.__dict__, "_optimizers": (), "_captured": None, "_bad_loss": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _optimizers=WeakKeyDictionary())
 
     def __repr__(self) -> str:
         if not self._enabled:

@@ -10,18 +10,21 @@ from lezero.nn import functional as F
 from lezero.tensor import Tensor
 
 
-def _upsampling(mode: str, corners: bool) -> Callable[..., Tensor]:
+def _upsampling(mode: str, corners: bool, antialias: bool = False) -> Callable[..., Tensor]:
     def call(x: Tensor, size: Any, *rest: Any) -> Tensor:
         aligned, scale = rest if corners else (None, *rest)
-        return F.interpolate(x, None if size is None else tuple(size), scale, mode, aligned)
+        return F.interpolate(x, None if size is None else tuple(size), scale, mode, aligned, antialias=antialias)
 
     return call
 
 
-for _axes, _mode in ((1, "linear"), (2, "bilinear")):
+for _axes, _mode in ((1, "linear"), (2, "bilinear"), (3, "trilinear")):
     OPERATIONS[f"upsample_{_mode}{_axes}d"] = _upsampling(_mode, True)
     OPERATIONS[f"upsample_nearest{_axes}d"] = _upsampling("nearest", False)
     OPERATIONS[f"_upsample_nearest_exact{_axes}d"] = _upsampling("nearest-exact", False)
+for _mode in ("bilinear", "bicubic"):
+    OPERATIONS[f"upsample_{_mode}2d"] = _upsampling(_mode, True)
+    OPERATIONS[f"_upsample_{_mode}2d_aa"] = _upsampling(_mode, True, antialias=True)
 
 
 def _with_indices(name: str) -> Callable[..., tuple[Tensor, Tensor]]:

@@ -213,6 +213,11 @@ class Optimizer(SpeltArguments):
             raise ValueError(
                 f"{name}.load_state_dict: not an optimizer's state (it has no 'param_groups' and 'state')"
             ) from None
+        if not _is_state(saved_groups, saved_state):
+            raise ValueError(
+                f"{name}.load_state_dict: not an optimizer's state ('param_groups' are dicts with a list of \"params\", "
+                "'state' has a dict for each parameter)"
+            )
         mine = [len(g["params"]) for g in self.param_groups]
         theirs = [len(g["params"]) for g in saved_groups]
         if mine != theirs:
@@ -229,6 +234,8 @@ class Optimizer(SpeltArguments):
             p = by_number[n]
             state[p] = {k: self._restored(n, p, k, v) for k, v in values.items()}
         share_counts(list(state.values()))
+        for k, (group, saved) in enumerate(zip(self.param_groups, saved_groups)):
+            self._check(f"{name}.load_state_dict, parameter group {k}", {**group, **saved, "params": group["params"]})
         # In place: a captured step reads hyper-parameters from these dicts.
         for group, saved in zip(self.param_groups, saved_groups):
             group.update(copy.deepcopy({k: v for k, v in saved.items() if k != "params"}))
@@ -280,6 +287,15 @@ class Optimizer(SpeltArguments):
             lines.append(f"Parameter Group {i}")
             lines += [f"    {k}: {group[k]}" for k in sorted(group) if k not in ("params", "param_names")]
         return "\n".join([*lines, ")"])
+
+
+def _is_state(groups: list[Any], state: Any) -> bool:
+    """Whether these have the form of what ``state_dict`` gives."""
+    return (
+        all(isinstance(g, Mapping) and isinstance(g.get("params"), (list, tuple)) for g in groups)
+        and isinstance(state, Mapping)
+        and all(isinstance(entries, Mapping) for entries in state.values())
+    )
 
 
 def _hint(given: Any) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lezero import nn
 from lezero.misspelt import suggest_names
+from lezero.nn.normalization import _BatchNorm
 from lezero.nn.parameter import constant_tensor
 from lezero.optim.lr_scheduler import LRScheduler
 from lezero.optim.lr_scheduler.base import numbers_per_group
@@ -19,18 +21,42 @@ from lezero.runtime import realize
 from lezero.tensor import Tensor, no_grad
 
 Average = Callable[[Tensor, Tensor, Tensor], Tensor]
+AverageOfAll = Callable[[list[Tensor], list[Tensor], Tensor], None]
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
     """An exponential moving average: ``decay * average + (1 - decay) * parameter``."""
     if not 0.0 <= decay <= 1.0:
         raise ValueError(f"get_ema_avg_fn: decay is between 0 and 1, got {decay}")
-    return lambda average, parameter, n: average * decay + parameter * (1 - decay)
+    return partial(_moving, decay)
 
 
 def get_swa_avg_fn() -> Average:
     """The mean of all that were seen (Izmailov et al. 2018)."""
-    return lambda average, parameter, n: average + (parameter - average) / (n + 1)
+    return _mean
+
+
+def get_ema_multi_avg_fn(decay: float = 0.999) -> AverageOfAll:
+    """``get_ema_avg_fn`` for all tensors in one call; they run together either way."""
+    return partial(_each, get_ema_avg_fn(decay))
+
+
+def get_swa_multi_avg_fn() -> AverageOfAll:
+    """``get_swa_avg_fn`` for all tensors in one call; they run together either way."""
+    return partial(_each, _mean)
+
+
+def _moving(decay: float, average: Tensor, parameter: Tensor, n: Tensor) -> Tensor:
+    return average * decay + parameter * (1 - decay)
+
+
+def _mean(average: Tensor, parameter: Tensor, n: Tensor) -> Tensor:
+    return average + (parameter - average) / (n + 1)
+
+
+def _each(avg_fn: Average, averages: list[Tensor], parameters: list[Tensor], n: Tensor) -> None:
+    for average, parameter in zip(averages, parameters):
+        average.copy_(avg_fn(average.detach(), parameter, n))
 
 
 class AveragedModel(nn.Module):
@@ -40,7 +66,9 @@ class AveragedModel(nn.Module):
     ----------
     model : Module
     device : ignored unless given, as in ``Module.to``
-    avg_fn : function of (average, parameter, how many were averaged); the plain mean unless given
+    avg_fn : function of (average, parameter, how many were averaged) giving the new average; the plain mean unless given
+    multi_avg_fn : function of (averages, parameters, how many were averaged), lists of tensors; writes to the averages.
+        Instead of `avg_fn`: ValueError where both are given.
     use_buffers : bool
         Average floating-point buffers too; otherwise they are copied.
 
@@ -54,13 +82,22 @@ class AveragedModel(nn.Module):
 
     n_averaged: Tensor
 
-    def __init__(self, model: nn.Module, device: Any = None, avg_fn: Average | None = None, use_buffers: bool = False):
+    def __init__(
+        self,
+        model: nn.Module,
+        device: Any = None,
+        avg_fn: Average | None = None,
+        multi_avg_fn: AverageOfAll | None = None,
+        use_buffers: bool = False,
+    ):
         super().__init__()
+        if avg_fn is not None and multi_avg_fn is not None:
+            raise ValueError("AveragedModel: give avg_fn or multi_avg_fn, not both")
         self.module = copy.deepcopy(model)
         if device is not None:
             self.module = self.module.to(device)
         self.register_buffer("n_averaged", constant_tensor(np.zeros((), np.int64)))
-        self.avg_fn = get_swa_avg_fn() if avg_fn is None else avg_fn
+        self.average = partial(_each, avg_fn or _mean) if multi_avg_fn is None else multi_avg_fn
         self.use_buffers = use_buffers
         self._started = False
 
@@ -72,13 +109,19 @@ class AveragedModel(nn.Module):
         """Take the model's present values into the average; the first time, they are the average."""
         started = self._started or int(self.n_averaged) > 0
         self._started = True
-        for average, parameter in zip(self.module.parameters(), model.parameters()):
-            value = parameter.detach()
-            average.copy_(self.avg_fn(average.detach(), value, self.n_averaged) if started else value)
-        for average, buffer in zip(self.module.buffers(), model.buffers()):  # type: ignore[assignment]
-            value = buffer.detach()
-            moving = self.use_buffers and started and average.dtype.is_floating_point
-            average.copy_(self.avg_fn(average.detach(), value, self.n_averaged) if moving else value)
+        averages: list[Tensor] = list(self.module.parameters())
+        values: list[Tensor] = [p.detach() for p in model.parameters()]
+        for average, buffer in zip(self.module.buffers(), model.buffers()):
+            if self.use_buffers and average.dtype.is_floating_point:
+                averages.append(average)
+                values.append(buffer.detach())
+            else:
+                average.copy_(buffer.detach())
+        if started:
+            self.average(averages, values, self.n_averaged)
+        else:
+            for average, value in zip(averages, values):
+                average.copy_(value)
         self.n_averaged.add_(1)
         realize(self.n_averaged)
 
@@ -86,7 +129,7 @@ class AveragedModel(nn.Module):
 @no_grad()
 def update_bn(loader: Iterable[Any], model: nn.Module, device: Any = None) -> None:
     """Compute the running statistics of a model's batch norms anew, by one pass over the data."""
-    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) and m.track_running_stats]
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not norms:
         return
     was_training = model.training

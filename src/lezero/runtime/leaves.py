@@ -17,17 +17,13 @@ from lezero.runtime.trie import advance, extend
 
 def import_handle(rec: Recording, t: Handle) -> Node:
     """The node of a handle that is not (or no longer) part of this recording: a leaf, or a view derived again."""
-    if t._rec is not None and t._rec is not rec:
-        from lezero.runtime.run import run_recording
-
-        run_recording(t._rec, t)  # another thread recorded it, or it could not be computed before
-    if t._buffer is None:
+    buffer = value_elsewhere(rec, t)
+    if buffer is None:
         if t._base is not None and t._view is not None:
             from lezero.runtime.writes import derive_again
 
             return derive_again(t)
         raise RuntimeError("a tensor without a value: it was made by a run that failed")
-    buffer = t._buffer
     tracks = t._requires_grad or t._history is not None
     if t._dynamic:
         node = _match_leaf(rec, buffer.array.shape, as_dtype(buffer.array.dtype), buffer.device, tracks, t._dynamic)
@@ -45,6 +41,23 @@ def import_handle(rec: Recording, t: Handle) -> Node:
         raise
     rec.imported[id(t)] = node  # last: until then it is not there
     return node
+
+
+def value_elsewhere(rec: Recording | None, t: Handle) -> Buffer | None:
+    """The value of a handle that is not pending in `rec`; what it waits for is run.  None if it has none.
+
+    Another thread may write to it meanwhile: then it is the value of before or of after.
+    """
+    while True:
+        buffer, waits, node = t._buffer, t._rec, t._node
+        if buffer is not None:
+            return buffer
+        if waits is not None and waits is not rec:
+            from lezero.runtime.run import run_recording
+
+            run_recording(waits, t)  # another thread recorded it, or it could not be computed before
+        if t._buffer is None and t._rec is waits and t._node is node:
+            return None
 
 
 def _leaf_record(t: Handle, buffer: Buffer) -> Inferred:

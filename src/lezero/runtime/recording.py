@@ -49,7 +49,7 @@ class Recording:
 
     __slots__ = (
         "bindings", "buffers", "bytes", "checks", "count", "failed", "freed", "handles", "held", "hooks", "imported", "leaf_handles",
-        "leaf_nodes", "regions", "root", "scalars", "shapes", "tail", "told", "variables",
+        "leaf_nodes", "ready", "regions", "root", "scalars", "shapes", "tail", "told", "variables",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -73,6 +73,7 @@ class Recording:
         self.checks: list[Any] = []  # indices to look at when they are computed: see runtime/bounds.py
         self.failed = False  # a run of it raised: see runtime/failed.py
         self.told = False  # ... and said that tensors could not be written to
+        self.ready = False  # the thread that made it is about to run it
         self.freed: list[Node] = []  # roots whose gradients have been taken
         self.regions: list[Any] = []  # of which nothing inside is kept: see runtime/checkpoint.py
 
@@ -110,6 +111,13 @@ class Recording:
 
 thread_states: WeakKeyDictionary[threading.Thread, dict[str, Any]] = WeakKeyDictionary()
 """What the state is in each thread that has one."""
+
+
+def other_threads() -> list[tuple[threading.Thread, dict[str, Any]]]:
+    """The threads besides this one that have a state, and that."""
+    mine = threading.current_thread()
+    threads = [r() for r in thread_states.keyrefs()]  # a list made at once, since threads may begin meanwhile
+    return [(t, s) for t in threads if t is not None and t is not mine and (s := thread_states.get(t)) is not None]
 
 
 class _State(threading.local):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,11 +25,14 @@ from lezero.hal import registry
 from lezero.hal.buffer import Borrowed, Buffer, Part
 from lezero.hal.references import counts, held_once, others
 from lezero.runtime import bounds, failed, inference, trie
-from lezero.runtime.recording import STATE, Handle, Recording, start_anew
+from lezero.runtime.recording import STATE, Handle, Recording, other_threads, start_anew
 from lezero.runtime.trie import Root
 
 MAX_PLANS = 512
 """Compiled programs kept; the least recently used goes first."""
+
+PATIENCE, PAUSE = 10, 5e-4
+"""How often, and how many seconds at a time, a thread waits for another to run what it has recorded."""
 
 inspect: Callable[[Recording, Any, Any], None] | None = None
 """Called with a recording, its ending and the backend before a run; what it raises stops the run (``lezero.debug``)."""
@@ -110,13 +114,14 @@ def run_now(*wanted: Handle) -> None:
 
 @dataclass
 class Ran:
-    """What a run did: the plan and ending found for it, the handles it gave values to, the inputs it could write over, and
-    an interrupt that came too late to stop it."""
+    """What a run did: the plan and ending found for it, the handles it gave values to, the inputs it could write over, the
+    memory orders of all inputs, and an interrupt that came too late to stop it."""
 
     plan: Plan
     ending: Ending
     handles: Sequence[Handle]
     donated: frozenset[int]
+    orders: tuple[Any, ...]
     late: BaseException | None
 
 
@@ -126,8 +131,46 @@ def run_recording(rec: Recording, *wanted: Handle, all_wanted: bool = False) -> 
     Where something in it cannot be computed, that raises if it is among `wanted` (with `all_wanted` always), or if it
     decides a tensor that is written to; otherwise it raises when it is read (``runtime/failed.py``).
     """
+    if rec is not STATE.recording:
+        if _goes_on_elsewhere(rec):
+            return _run_for_another(rec, wanted)
+        with _lock:
+            return _run(rec, wanted, all_wanted)
+    try:
+        rec.ready = True
+        with _lock:
+            return _run(rec, wanted, all_wanted)
+    finally:
+        rec.ready = False
+
+
+def _goes_on_elsewhere(rec: Recording) -> bool:
+    """Whether another thread is recording into it."""
+    if rec.ready:
+        return False
+    return any(state.get("recording") is rec and thread.is_alive() for thread, state in other_threads())
+
+
+def _run_for_another(rec: Recording, wanted: tuple[Handle, ...]) -> Ran | None:
+    """Values of a recording that another thread goes on with: nothing of it is let go of or written over.
+
+    That thread gets some time to run it itself, as it does at the end of a step.  If it does not record meanwhile either, all
+    that is pending is computed at once, since what else is there will be wanted next.
+    """
+    tail = rec.tail
+    for _ in range(PATIENCE):
+        with _lock:  # which a run of it holds: what waits here comes to its end
+            if not _goes_on_elsewhere(rec):
+                return _run(rec, wanted, False)
+            if not any(h._rec is rec for h in wanted):
+                return None
+        time.sleep(PAUSE)
     with _lock:
-        return _run(rec, wanted, all_wanted)
+        if not _goes_on_elsewhere(rec):
+            return _run(rec, wanted, False)
+        held = [h for r in list(rec.handles) if (h := r()) is not None] if rec.tail is tail else wanted
+        pending = list({id(h): h for h in held if h._rec is rec}.values())
+        return _compute(rec, pending, donate=False) if pending else None
 
 
 def _live(rec: Recording) -> list[Handle]:
@@ -230,7 +273,8 @@ def _compute(rec: Recording, handles: Sequence[Handle], donate: bool) -> Ran:
         inspect(rec, ending, backend)
     donated = _donatable(rec, ending.held) if donate else frozenset()
     parts = frozenset([i for i in donated if type(rec.buffers[i]) is Part])
-    key = (ending.goal, donated, parts, tuple([b.order for b in rec.buffers]), backend.name, backend.plan_key())
+    orders = tuple([b.order for b in rec.buffers])
+    key = (ending.goal, donated, parts, orders, backend.name, backend.plan_key())
     plan = _plans.get(key)
     if plan is None:
         plan = _build(rec, ending, donated, backend)
@@ -256,7 +300,7 @@ def _compute(rec: Recording, handles: Sequence[Handle], donate: bool) -> Ran:
             raise
         late = error
     statistics.note(plan, rec.bindings, rec.count)
-    return Ran(plan, ending, handles, donated, late)
+    return Ran(plan, ending, handles, donated, orders, late)
 
 
 def _hand_out(rec: Recording, plan: Plan, ending: Ending, handles: Sequence[Handle], results: list[Buffer]) -> None:
@@ -267,6 +311,8 @@ def _hand_out(rec: Recording, plan: Plan, ending: Ending, handles: Sequence[Hand
         known.update((n, b) for n, b in zip((*ending.outputs, *plan.residuals), results) if n in ending.held)
         past = Past(rec, ending.waiting, known)
     for h, k, dynamic, fate in zip(handles, ending.positions, ending.dynamic, ending.fates):
+        if h._node is not ending.outputs[k]:
+            continue  # the thread that goes on recording has written to it meanwhile
         h._buffer = results[k]
         h._rec = None
         h._shape = None

@@ -22,8 +22,9 @@ from lezero.hal.references import shared
 from lezero.runtime import recorder, run
 from lezero.runtime.bounds import Check, out_of_range
 from lezero.runtime.hoist import Hoisted, hoisted
-from lezero.runtime.recording import STATE, Handle
+from lezero.runtime.recording import STATE, Handle, Recording, thread_states
 from lezero.runtime.run import FREED, Ran, statistics
+from lezero.runtime.writes import tell_other_threads
 
 
 class Steady:
@@ -33,7 +34,6 @@ class Steady:
     ----------
     ran : what the run of a call did
     leaves : for each leaf of the recording its handle, argument position, constant buffer, or the function giving its number
-    arguments : the tensors among the arguments of that call
     written : handles that got new values
     grads : (handle, the handle that became its ``grad``)
     results : node -> the handle made for it in what was returned
@@ -45,7 +45,6 @@ class Steady:
         self,
         ran: Ran,
         leaves: Sequence[tuple[Node, Any]],
-        arguments: Sequence[Handle],
         written: Sequence[Handle],
         grads: Sequence[tuple[Handle, Handle]],
         results: dict[Node, Handle],
@@ -58,7 +57,7 @@ class Steady:
         self.backend = registry.current()
         self.backend_key = self.backend.plan_key()
         place = {id(h): k for h, k in zip(ran.handles, ending.positions)}
-        self._take_inputs([leaves[i] for i in plan.leaves], arguments)
+        self._take_inputs([(*leaves[i], ran.orders[i]) for i in plan.leaves])
         self.gone = [k for k, i in enumerate(plan.leaves) if i in ran.donated]
         of_handle = {slot: n for n, slot in enumerate(self.handle_slots)}
         self.taken = [of_handle[slot] for slot in self.gone]
@@ -88,14 +87,16 @@ class Steady:
             and all(h._history is None or h._history is FREED for h in known)
         )
 
-    def _take_inputs(self, leaves: Sequence[tuple[Node, Any]], arguments: Sequence[Handle]) -> None:
-        """Sort leaves by where their values come from: handles, arguments, numbers, constants, in this order."""
+    def _take_inputs(self, leaves: Sequence[tuple[Node, Any, Any]]) -> None:
+        """Sort leaves, each with its memory order, by where their values come from: handles, arguments, numbers, constants,
+        in this order."""
         self.handles: list[Handle] = []
         self.argument_places: list[int] = []
         self.numbers: list[tuple[Any, np.ndarray]] = []
         fixed: list[Buffer] = []
         slots: tuple[list[int], ...] = ([], [], [], [])
-        for slot, (node, source) in enumerate(leaves):
+        orders: tuple[list[Any], ...] = ([], [], [], [])
+        for slot, (node, source, memory) in enumerate(leaves):
             if isinstance(source, Handle):
                 kind = 0
                 self.handles.append(source)
@@ -110,10 +111,10 @@ class Steady:
                 kind = 3
                 fixed.append(source if type(source) is Buffer else Buffer(np.array(source[0], node.dtype.numpy)))
             slots[kind].append(slot)
+            orders[kind].append(memory)
         self.handle_slots = slots[0]
         self.unvarying = sorted(slots[0] + slots[3])
-        self.orders: list[Any] = [t._buffer.order for t in self.handles]  # type: ignore[union-attr]
-        self.orders += [arguments[k]._buffer.order for k in self.argument_places]  # type: ignore[union-attr]
+        self.orders = orders[0] + orders[1]
         self.constant = [Buffer(array) for _, array in self.numbers] + fixed
         order = [slot for kind in slots for slot in kind]
         back = [order.index(slot) for slot in range(len(order))]
@@ -136,16 +137,41 @@ class Steady:
             values += [arguments[k]._buffer for k in self.argument_places]
             if None in values or [b.order for b in values] != self.orders:
                 return None
-            taken = [values[n] for n in self.taken]
-            if shared(taken, 2) or Borrowed in map(type, taken):  # held by `values` and by the handle
-                return None
             for t, _ in self.moves:
                 if t._views:
                     return None
-            del taken
             for get, array in self.numbers:
                 array[()] = get()
-            return self._run(values)
+            if self.moves and len(thread_states) > 1:
+                return self._run_hidden(values)
+            return self._run_alone(values)
+
+    def _run_hidden(self, values: list[Any]) -> dict[Node, Handle] | None:
+        """Run while other threads wait for what is written: they must not get hold of memory that is being written over."""
+        pending = Recording()  # what others wait for, with the lock that this thread holds
+        pending.bindings.extend(self.bindings)
+        written = [t for t, _ in self.moves]
+        before = [t._buffer for t in written]
+        if None in before:
+            return None
+        try:
+            for t in written:
+                t._rec, t._buffer = pending, None
+            tell_other_threads(written)
+            return self._run_alone(values)
+        finally:
+            for k, t in enumerate(written):
+                if t._buffer is None:
+                    t._buffer = before[k]
+                t._rec = None
+
+    def _run_alone(self, values: list[Any]) -> dict[Node, Handle] | None:
+        """Run, if nobody else holds what is written over."""
+        taken = [values[n] for n in self.taken]
+        if shared(taken, 2) or Borrowed in map(type, taken):  # held by `values`, and by the handle or what puts it back
+            return None
+        del taken
+        return self._run(values)
 
     def _run(self, values: list[Any]) -> dict[Node, Handle]:
         kept = self._kept_grads() if self.trained else None

@@ -16,13 +16,13 @@ from lezero.hal.references import others
 from lezero.runtime import recorder
 from lezero.runtime.bounds import Check
 from lezero.runtime.capture import Capture
-from lezero.runtime.leaves import import_handle
-from lezero.runtime.recording import STATE, Handle, Recording
+from lezero.runtime.leaves import import_handle, value_elsewhere
+from lezero.runtime.recording import STATE, Handle, Recording, thread_states
 from lezero.runtime.replay import between
 from lezero.runtime.run import Ran, dynamic, run_recording
 from lezero.runtime.steady import Steady
 from lezero.runtime.trie import Root
-from lezero.runtime.writes import stale_views
+from lezero.runtime.writes import stale_views, tell_other_threads
 
 Source = Any
 """Where a leaf's value comes from: the position of an argument, a handle, what is the ``grad`` of one of these, a function
@@ -216,7 +216,7 @@ class Variant:
             handle = None
             source = _found(source, arguments)
             if isinstance(source, Handle):
-                handle, buffer = source, source._buffer
+                handle, buffer = source, value_elsewhere(rec, source)
             elif type(source) is Buffer:
                 buffer = source
             else:
@@ -247,6 +247,8 @@ class Variant:
         written = {id(t): t for t, *_ in saved}
         for t in written.values():
             stale_views(t, written)
+        if len(thread_states) > 1:
+            tell_other_threads(written.values())
 
     def _settle(
         self,
@@ -268,7 +270,7 @@ class Variant:
         new = [(t, g) for t, g in grads if g is not None]
         known = [*written, *[g for _, g in new], *made.values(), *[h for c in checks for h in (c.low, c.high)]]
         if Steady.possible(ran, leaves, known):
-            self.steady = Steady(ran, leaves, arguments, written, new, made, checks, self.bindings, self.count)
+            self.steady = Steady(ran, leaves, written, new, made, checks, self.bindings, self.count)
 
 
 def _forgotten(rec: Recording, capture: Capture) -> set[int]:

@@ -12,7 +12,7 @@ from lezero.ops.base import REGISTRY, Op
 from lezero.runtime import recorder
 from lezero.runtime.leaves import import_handle
 from lezero.runtime.recorder import record, step
-from lezero.runtime.recording import STATE, Handle, Recording, thread_states
+from lezero.runtime.recording import STATE, Handle, Recording, other_threads, thread_states
 
 journal: list[tuple[Handle, Buffer]] | None = None
 """While ``lezero.debug`` watches: handles written to, and the values they had."""
@@ -55,11 +55,11 @@ def _point(handles: Sequence[Handle], nodes: Sequence[Node]) -> None:
 
 
 def tell_other_threads(written: Iterable[Handle]) -> None:
-    """Other threads that have used these handles in the recordings they are making use their new values from now on."""
-    mine = STATE.recording
-    for state in list(thread_states.values()):
+    """Other threads that have used these handles in the recordings they are making use their new values from now on; in a
+    function being captured they go on with the old ones, since it has one input for a handle."""
+    for _, state in other_threads():
         rec = state.get("recording")
-        if rec is not None and rec is not mine:
+        if rec is not None and state.get("capture") is None:
             for t in written:
                 rec.imported.pop(id(t), None)
 

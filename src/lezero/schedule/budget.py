@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from numbers import Integral
 
 from lezero.graph.node import Node
 from lezero.passes.pipeline import switched_off
@@ -56,8 +57,8 @@ def parse_bytes(name: str, value: int | str) -> int:
     TypeError, ValueError
         For anything else.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        nbytes = value
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        nbytes = int(value)
     elif isinstance(value, str):
         found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", value)
         if found is None or found[2].lower() not in _UNITS:

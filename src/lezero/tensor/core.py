@@ -10,6 +10,7 @@ import numpy as np
 
 import lezero.ops  # noqa: F401  (fills the registry)
 from lezero.graph import dtype as dt
+from lezero.graph.dim import Dim
 from lezero.graph.dtype import DType, as_dtype
 from lezero.graph.place import Device
 from lezero.ops.base import REGISTRY as OPS
@@ -60,6 +61,9 @@ class Core(Operand, Handle):
             shape = self._shape
             if shape is None:
                 shape = self._shape = rec.shape_of(self._node)
+            if rec is not STATE.recording:  # its symbols mean others there
+                symbol = STATE.recording.symbol
+                return tuple(symbol(int(n)) if type(n) is Dim else n for n in shape)
             return shape
         if self._buffer is None:
             import_handle(STATE.recording, self)
@@ -92,6 +96,8 @@ class Core(Operand, Handle):
         """How many dimensions there are."""
         if self._rec is not None:
             return len(self._node.shape)
+        if self._buffer is not None:
+            return self._buffer.array.ndim  # without making symbols of extents, whose order decides what is followed
         return len(self.shape)
 
     @property

@@ -10,9 +10,9 @@ import numpy as np
 
 from lezero.graph import dtype as dt
 from lezero.hal.buffer import Buffer, export
-from lezero.runtime.leaves import import_handle
+from lezero.runtime.leaves import import_handle, value_elsewhere
 from lezero.runtime.recording import STATE
-from lezero.runtime.run import run_now, run_recording
+from lezero.runtime.run import run_now
 from lezero.tensor.core import Core
 from lezero.tensor.modes import no_grad
 from lezero.tensor.printing import described
@@ -25,15 +25,15 @@ class Values(Core):
     """What a tensor holds, for everybody who is no tensor."""
 
     def _realized(self) -> Buffer:
-        if self._buffer is None:
-            if self._rec is None:
+        while True:
+            if self._buffer is None and self._rec is None:
                 import_handle(STATE.recording, self)
             if self._rec is STATE.recording:
                 run_now(self)
-            else:
-                run_recording(self._rec, self)  # type: ignore[arg-type]
-        assert self._buffer is not None
-        return self._buffer
+            buffer = value_elsewhere(None, self)
+            if buffer is not None:
+                return buffer
+            assert self._view is not None  # another thread has written to its base meanwhile: it is taken again
 
     def realize(self) -> Self:
         """Run what has been recorded, so that this tensor holds its value."""

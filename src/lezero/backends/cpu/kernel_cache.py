@@ -17,8 +17,11 @@ import tempfile
 import threading
 import warnings
 from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import astuple, dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import lezero.codegen
@@ -239,7 +242,15 @@ def _generator() -> str:
 
     state = hashlib.sha256(llvmlite.__version__.encode())
     for package in (lezero.codegen, lezero.loops):
-        root = Path(package.__path__[0])
-        for path in sorted(root.rglob("*.py")):
-            state.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+        for name, source in sorted(_sources(resources.files(package))):
+            state.update(name.encode() + b"\0" + source)
     return state.hexdigest()
+
+
+def _sources(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+    """Name and content of every Python file, wherever the package was imported from: a folder or a zip."""
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _sources(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".py"):
+            yield prefix + entry.name, entry.read_bytes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from pathlib import Path
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from lezero.graph.node import Graph, Node
@@ -15,7 +15,7 @@ from lezero.runtime.sites import layer_of
 if TYPE_CHECKING:
     from lezero.runtime.explanation import Explanation
 
-_HERE = Path(__file__).parent
+_HERE = resources.files(__name__)  # a folder, or inside a zip
 _MOST_ATTRIBUTES = 160
 """Characters of a node's attributes."""
 
