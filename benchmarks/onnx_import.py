@@ -4,7 +4,8 @@
     python benchmarks/onnx_import.py [FILE ...]       # names that contain one of these; all of them otherwise
 
 Every measurement is a process of its own, LeZero's and ONNX Runtime's in turn; times are medians over `--rounds`, and are
-given as ratios.  Kernels are in the cache already (a first process sees to that; `--cold` measures without, once).
+given as ratios.  Kernels are in the cache already (a first process sees to that; `--cold` measures without, once), and so is
+Python's bytecode.
 
 Memory: the peak of resident memory (VmHWM) less what was resident after the import of the library, which counts pages of
 mapped files.  From LeZero's the memory for one run's values (the arena, inputs and results) is taken off, and the rest is
@@ -25,6 +26,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+from start import bytecode
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
@@ -180,6 +183,12 @@ def main():
         got = measure_lezero(name, path) if which == "lezero" else measure_onnxruntime(name, path, args.threads)
         print(json.dumps(got))
         return
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(bytecode(folder))
+        compare(args)
+
+
+def compare(args):
     chosen = [n for n in FILES if not args.files or any(re.search(f, n) for f in args.files)]
     if args.cold:
         for name in chosen:

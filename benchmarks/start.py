@@ -5,6 +5,9 @@
 Every measurement is a process of its own; the figures are medians over `--rounds`.  The step is the whole of it: building
 the model, recording, restructuring, compiling or loading kernels, running, and reading the loss.  ResNet-50 is given batches of
 16 images, and its second step is measured too: the first can hardly take less.
+
+Python keeps the bytecode of what it imports (in a folder of the measurement's own), as it does where packages are installed;
+`--no-bytecode` compiles the sources in every process.
 """
 
 from __future__ import annotations
@@ -40,11 +43,17 @@ NETWORKS = {
 """Where a step comes from, and the targets for an empty and a warm cache in seconds."""
 
 
-def run(code, **env):
-    text = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=dict(os.environ, **env)
-    ).stdout
+def run(code, env):
+    env = os.environ | env
+    text = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env).stdout
     return [float(x) for x in text.split()]
+
+
+def bytecode(folder):
+    """The environment of a process that keeps bytecode there, or nowhere."""
+    if folder is None:
+        return {"PYTHONDONTWRITEBYTECODE": "1"}
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
 
 
 def main():
@@ -52,8 +61,15 @@ def main():
     p.add_argument("network", nargs="?", default="lenet", choices=list(NETWORKS))
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    p.add_argument("--no-bytecode", action="store_true")
     args = p.parse_args()
-    imports = [run(IMPORT) for _ in range(args.rounds)]
+    with tempfile.TemporaryDirectory() as folder:
+        measure(args, bytecode(None if args.no_bytecode else folder))
+
+
+def measure(args, python):
+    run(IMPORT, python)
+    imports = [run(IMPORT, python) for _ in range(args.rounds)]
     module, name, arguments, empty, full = NETWORKS[args.network]
     step = STEP.format(
         here=os.path.dirname(os.path.abspath(__file__)), module=module, name=name, arguments=arguments(args.threads),
@@ -62,9 +78,9 @@ def main():
     cold, warm = [], []
     for _ in range(args.rounds):
         with tempfile.TemporaryDirectory() as cache:
-            threads = str(args.threads)
-            cold.append(run(step, LEZERO_CACHE_DIR=cache, LEZERO_NUM_THREADS=threads))
-            warm.append(run(step, LEZERO_CACHE_DIR=cache, LEZERO_NUM_THREADS=threads))
+            env = python | {"LEZERO_CACHE_DIR": cache, "LEZERO_NUM_THREADS": str(args.threads)}
+            cold.append(run(step, env))
+            warm.append(run(step, env))
     beyond = statistics.median(b for _, b in imports)
     print(f"import lezero beyond NumPy:     {beyond:.3f} s (target 0.25)")
     median = lambda runs, k: statistics.median(r[k] for r in runs)

@@ -13,7 +13,7 @@ from lezero import amp, models, nn, optim
 from lezero.amp.lists import LOW, WIDE, WIDEST
 from lezero.nn import functional as F
 from lezero.ops.base import REGISTRY
-from lezero.runtime.recorder import STATE
+from lezero.runtime.recording import STATE
 
 LOW_TYPES = [lz.bfloat16, lz.float16]
 

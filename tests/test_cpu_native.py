@@ -848,6 +848,28 @@ def test_small_blocks_do_not_overlap():
     assert allocator.stats().mapped < 6000 * 256 // (1 << 20) + 2
 
 
+def test_a_slab_is_cut_as_blocks_are_asked_for():
+    """All at once, the first block of 64 bytes made 16,000 more and the 1.5 MB of objects that they are known by."""
+    allocator = Allocator()
+    before = sys.getallocatedblocks()
+    block = allocator.alloc(64)[1]
+    assert sys.getallocatedblocks() - before < 200
+    assert allocator.stats().kept == (1 << 20) - 64
+    del block
+    gc.collect()
+    assert allocator.stats().kept == 1 << 20
+
+
+def test_what_is_kept_of_slabs_is_counted():
+    allocator = Allocator()
+    blocks = [allocator.alloc(10_000)[1] for _ in range(250)]  # a slab has 102 of 10,240 bytes
+    stats = allocator.stats()
+    assert stats.mapped == 3 and stats.kept == (3 * 102 - 250) * 10_240
+    blocks.clear()
+    gc.collect()
+    assert allocator.stats().kept == 3 * 102 * 10_240
+
+
 def test_the_peak_is_counted_and_can_be_reset():
     allocator = Allocator()
     _, a = allocator.alloc(1 << 20)

@@ -13,7 +13,7 @@ import pytest
 import lezero as lz
 from lezero import nn
 from lezero.nn import functional as F
-from lezero.runtime.recorder import Root
+from lezero.runtime.trie import Root
 from lezero.schedule import recompute
 
 with_kernels = pytest.mark.skipif(lz.device.get_backend() != "cpu", reason="only the cpu backend has kernels to show")

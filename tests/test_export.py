@@ -292,6 +292,7 @@ def test_one_name_has_one_range(tmp_path):
 
 @pytest.mark.parametrize("read", [
     lambda a: a * 2 if a.sum() > 0 else a, lambda a: a * float(a.sum()), lambda a: lz.linalg.inv(a @ a.mT),
+    lambda a: a * a.tolist()[0][0], lambda a: a * float(a.numpy().sum()),
 ])  # fmt: skip
 def test_values_that_decide_are_refused(read, tmp_path):
     with pytest.raises(ExportError, match="one way to go"):

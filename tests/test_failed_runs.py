@@ -15,7 +15,7 @@ from interrupts import BeforeLine
 from lezero import nn
 from lezero.nn import functional as F
 from lezero.runtime import run, updates
-from lezero.runtime.recorder import STATE
+from lezero.runtime.recording import STATE
 
 
 def too_large():

@@ -345,7 +345,7 @@ def test_a_captured_training_step_with_a_wrong_index_keeps_its_parameters():
     lambda: lz.rand(5).argsort(), lambda: lz.arange(5).reshape(5, 1)[1:],
 ])  # fmt: skip
 def test_indices_that_are_in_range_by_the_way_they_are_made_are_not_looked_at(index):
-    from lezero.runtime.recorder import STATE
+    from lezero.runtime.recording import STATE
 
     x = lz.rand(5, 2)
     x[index()]

@@ -445,3 +445,17 @@ def added(x):
 
 def test_a_captured_function_is_pickled_by_its_name():
     assert pickle.loads(pickle.dumps(added)) is added is copy.deepcopy(added)
+
+
+def test_the_form_that_was_called_least_recently_goes_first():
+    f, calls = lz.jit(lambda x, k: calls.append(k) or x * k), []
+    x = lz.tensor([1.0, 2.0])
+    for _ in range(4):
+        f(x, 0)
+    for k in range(1, 2 * MAX_VARIANTS):
+        for _ in range(3):
+            f(x, k)
+            f(x, 0)  # stays, being called all the time
+    assert calls.count(0) == 2 and calls.count(1) == 2
+    f(x, 1)
+    assert calls.count(1) == 3  # was gone

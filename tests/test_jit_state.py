@@ -200,3 +200,41 @@ def test_what_is_copied_into_a_captured_tensor_is_a_value_and_no_other_structure
         with lz.no_grad():
             state.copy_(lz.tensor([float(k)] * 3))
         assert f(x).tolist() == [k] * 3
+
+
+WRITES = {
+    "copied": lambda x: x.copy_(lz.ones(x.shape).to(x.dtype)),
+    "computed": lambda x: x.add_(x),
+    "filled": lambda x: x.fill_(3),
+    "a part": lambda x: x.__setitem__(0, 5),
+}
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize(
+    "numbers", [np.arange(6, dtype=np.float32), np.arange(6).reshape(2, 3)], ids=["floats", "integers"]
+)
+def test_data_that_are_written_to_between_calls(numbers, write, at):
+    """What was data, whose extents are symbols, may be a computed value with other ones by the next call."""
+    x, ones = lz.tensor(numbers), lz.ones(numbers.shape)
+    f = lz.jit(lambda y: x * 2 + y)
+    for k in range(8):
+        if k == at:
+            WRITES[write](x)
+        np.testing.assert_array_equal(f(ones).numpy(), x.numpy() * 2 + 1)
+    assert not f.reasons
+
+
+def test_a_state_that_becomes_computed():
+    state, captured, plain = lz.tensor(np.zeros(4, np.float32)), [], []
+
+    @lz.jit
+    def add(x):
+        state.add_(x)
+        return state.sum()
+
+    for k in range(5):
+        captured.append(add(lz.full((4,), float(k))).item())
+        plain.append(4.0 * sum(range(k + 1)))
+    assert captured == plain

@@ -112,6 +112,15 @@ def test_cells(name, options):
         same(*in_a_row(layers, with_states), normal(*lead, 3), *start)
 
 
+def test_weights_may_be_computed():
+    layers = twin("LSTM", 3, 4, 2, proj_size=2)
+    for layer, of in zip(layers, (lz, torch)):
+        of.nn.utils.parametrizations.weight_norm(layer, "weight_hh_l1")
+        with of.no_grad():
+            layer.parametrizations.weight_hh_l1.original0.mul_(2)
+    same(*in_a_row(layers), normal(5, 2, 3))
+
+
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
 def test_settings_and_names_are_pytorchs(name):
     ours, theirs = (getattr(of.nn, name)(3, 4, 2, bidirectional=True) for of in (lz, torch))

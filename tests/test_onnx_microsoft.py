@@ -247,7 +247,7 @@ def test_an_activation_that_is_not_known_is_named():
 @pytest.mark.parametrize(
     ("name", "attributes"),
     [
-        ("RotaryEmbedding", {"scale": 2.0}), ("GroupQueryAttention", {"softcap": 3.0}),
+        ("RotaryEmbedding", {"scale": 2.0}), ("GroupQueryAttention", {"sliding_window_cache": 1, "local_window_size": 4}),
         ("GroupQueryAttention", {"k_quant_type": "PER_TENSOR"}), ("MatMulNBits", {"bits": 3}), ("Attention", {"do_rotary": 1}),
     ],
 )  # fmt: skip

@@ -216,3 +216,63 @@ def test_a_model_that_was_called_goes_with_its_last_reference():
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_operands_that_do_not_fit_are_refused_at_any_call():
+    m, x = linear(), np.eye(3, dtype=np.float32)
+    with lz.no_grad():
+        for _ in range(4):
+            m(x)
+            with pytest.raises(lz.onnx.OnnxError, match="'x' should be float32"):
+                m(x.astype(np.float64))
+            with pytest.raises(lz.onnx.OnnxError, match="'x' should have shape"):
+                m(x[:, :2])
+        np.testing.assert_array_equal(m(x).numpy(), W)
+
+
+def test_a_number_that_decides_is_checked_as_well():
+    m, x = chosen(), np.arange(3, dtype=np.float32)
+    with lz.no_grad():
+        for _ in range(4):
+            m(x, np.array(7))
+        with pytest.raises(lz.onnx.OnnxError, match="'k' should be int64"):
+            m(x, np.array(7, np.int32))
+
+
+def test_the_mode_of_a_model_without_weights():
+    nodes = [helper.make_node("Dropout", ["x"], ["y"], ratio=0.5)]
+    declared = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])]
+    graph = helper.make_graph(nodes, "g", declared, [onnx.ValueInfoProto(name="y")])
+    m = lz.onnx.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=6))
+    x = np.ones(1000, np.float32)
+    with lz.no_grad():
+        for training in (False, True, False, True):
+            m.train(training)
+            for _ in range(3):
+                assert (m(x).numpy() == 0).any() == training
+
+
+@pytest.mark.parametrize("at", [0, 2, -1, -3])
+def test_a_known_position_is_picked_without_indices(at):
+    """It is a view: there are no indices to compute with and to look at."""
+    m = model(
+        [helper.make_node("Gather", ["x", "at"], ["y"], axis=1)],
+        [("x", TensorProto.FLOAT, ["n", 3])],
+        {"at": np.array(at)},
+    )
+    x = RNG.normal(size=(4, 3)).astype(np.float32)
+    with lz.no_grad():
+        for _ in range(4):
+            np.testing.assert_array_equal(m(x).numpy(), x[:, at])
+    (variant,) = m._captured._jitted._variants.values()
+    assert len(variant.leaves) == 1 and not variant.checks
+
+
+def test_a_known_position_that_is_not_there():
+    m = model(
+        [helper.make_node("Gather", ["x", "at"], ["y"], axis=1)],
+        [("x", TensorProto.FLOAT, ["n", 3])],
+        {"at": np.array(3)},
+    )
+    with lz.no_grad(), pytest.raises(lz.onnx.OnnxError, match="Gather"):
+        m(np.ones((4, 3), np.float32))

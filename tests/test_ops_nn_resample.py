@@ -82,7 +82,7 @@ def test_what_a_scale_does_that_leaves_the_size_as_it_is(mode, extents, scale):
 def test_integers_are_taken_by_the_modes_that_do_not_blend():
     x = np.arange(6).reshape(1, 1, 2, 3)
     np.testing.assert_array_equal(F.interpolate(lz.tensor(x), scale_factor=2).numpy(), x.repeat(2, 2).repeat(2, 3))
-    with pytest.raises(TypeError, match=r"resample.*floating"):
+    with pytest.raises(TypeError, match=r"interpolate.*floating"):
         F.interpolate(lz.tensor(x), scale_factor=2, mode="bilinear")
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's own samples of its operators and layers: the first of each, with the NumPy backend.
+"""PyTorch's own samples of its operators and layers: some of each, with the NumPy backend.
 
 All of them: ``python tools/pytorch_samples.py``; other dtypes and backends: its ``--help``.
 """
@@ -20,6 +20,7 @@ def samples():
     return module
 
 
+FEW = ["--most", "2", "--no-layers", "--no-errors"]
 PARTS = {
     "a to e": ["--only", "^[a-eTH]", "--no-layers"],
     "f to m": ["--only", "^[f-m](?!inalg)", "--no-layers"],
@@ -27,6 +28,9 @@ PARTS = {
     "linear algebra": ["--only", "^linalg", "--no-layers"],
     "linear algebra of complex matrices": ["--only", "^linalg", "--no-layers", "--dtypes", "complex128", "--no-errors"],
     "functions of layers": ["--only", r"^nn\.f", "--no-layers"],
+    "whole numbers and bools": [*FEW, "--dtypes", "int64,int32,uint8,bool"],
+    "half precision": [*FEW, "--dtypes", "bfloat16,float16"],
+    "float64 and complex numbers": [*FEW, "--dtypes", "float64,complex64"],
     "layers": ["--only", r"^nn\.[A-Z]", "--most", "2"],
 }
 

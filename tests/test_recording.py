@@ -11,7 +11,8 @@ import lezero as lz
 from lezero import nn, optim
 from lezero.graph.node import Node
 from lezero.nn import functional as F
-from lezero.runtime import inference, recorder, run, stats, template
+from lezero.runtime import inference, recorder, run, stats, template, trie
+from lezero.runtime.recording import STATE
 from lezero.runtime.template import Template
 
 
@@ -90,7 +91,7 @@ def traced(monkeypatch):
 
 
 def forget_the_trie():
-    recorder._trie_size = recorder.MAX_TRIE_NODES + 1
+    trie.size = trie.MAX_TRIE_NODES + 1
     lz.realize(lz.zeros(1))
 
 
@@ -320,7 +321,7 @@ def test_plans_are_bounded_and_evicted_ones_come_back(monkeypatch):
 
 
 def test_branches_of_one_node_are_bounded(monkeypatch):
-    monkeypatch.setattr(recorder, "MAX_BRANCHES", 8)
+    monkeypatch.setattr(trie, "MAX_BRANCHES", 8)
     x = lz.tensor(np.arange(64.0))
     for _ in range(2):
         for n in range(1, 20):
@@ -330,7 +331,7 @@ def test_branches_of_one_node_are_bounded(monkeypatch):
 def test_a_full_trie_is_started_anew(monkeypatch):
     net, opt = mlp()
     train(net, opt, 8)
-    monkeypatch.setattr(recorder, "MAX_TRIE_NODES", 0)
+    monkeypatch.setattr(trie, "MAX_TRIE_NODES", 0)
     before = stats()["trie_resets"]
     a = train(net, opt, 8).item()
     b = train(net, opt, 8).item()
@@ -367,7 +368,7 @@ def test_symbols_of_a_long_lived_recording_are_bounded():
     for n in range(2, 700):
         t = lz.tensor(np.ones(n))
         assert t.shape == (n,)
-    assert len(recorder.STATE.recording.bindings) <= 300
+    assert len(STATE.recording.bindings) <= 300
     assert lz.tensor(np.ones(5)).sum().item() == 5
 
 
@@ -417,7 +418,7 @@ def test_results_that_are_collected_and_never_read_do_not_hold_their_data(monkey
         sums.append((x * 2).sum())
         del x
     assert lz.runtime.stats()["runs"] - runs >= 4
-    assert recorder.STATE.recording.bytes <= 64 * 1000 + 8000
+    assert STATE.recording.bytes <= 64 * 1000 + 8000
     assert [s.item() for s in sums] == [2000.0 * k for k in range(40)]
 
 
@@ -455,7 +456,7 @@ def test_new_tries_let_go_of_the_old_ones():
     def era():
         for _ in range(3):
             train(net, opt, 8)
-        recorder._trie_size = recorder.MAX_TRIE_NODES + 1
+        trie.size = trie.MAX_TRIE_NODES + 1
         lz.zeros(1).realize()
 
     for _ in range(2):
@@ -500,7 +501,7 @@ def test_a_recording_goes_on_when_its_trie_is_given_up():
     for _ in range(3):
         x = lz.ones(4)
         y = x * 2
-        recorder._new_trie()
+        trie.begin_anew()
         z = (y + 1).sum()
         assert z.item() == 12 and y.tolist() == [2.0] * 4
 
@@ -511,7 +512,7 @@ def test_tries_given_up_by_one_thread_disturb_no_other():
 
     def give_up():
         while not stop.is_set():
-            recorder._new_trie()
+            trie.begin_anew()
 
     thread = threading.Thread(target=give_up)
     for k in range(30):

@@ -1,9 +1,12 @@
 """The programs in the documents run as they are printed (with fewer epochs)."""
 
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+
+import lezero
 
 ROOT = Path(__file__).parents[1]
 
@@ -88,3 +91,37 @@ def test_the_two_readmes_show_the_same_program_and_commands():
         return [re.sub(r"#.*|print\(.*", "", b) for b in blocks]
 
     assert code("README.md") == code("README.zh-CN.md")
+
+
+FILES = [p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*.*") if ".git" not in p.parts]
+DOCUMENTS = [*ROOT.glob("*.md"), *(p for p in (ROOT / "docs").glob("*.md") if p.stem != "coverage")]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_files_and_names_that_a_document_speaks_of_are_there(document):
+    quoted = re.findall(r"`([^`\n]+)`", document.read_text(encoding="utf-8"))
+    for text in quoted:
+        for file in re.findall(r"[\w./-]+\.(?:py|md|toml|html|css|js)\b", text):
+            assert any(f"/{f}".endswith(f"/{file}") for f in FILES), file
+        if re.fullmatch(r"[a-z_/]+/", text):
+            assert any(f"/{text}" in f"/{f}" for f in FILES), text
+        for name in re.findall(r"(?<![\w\"./])(?:lz|lezero)(?:\.[A-Za-z_]\w*)+", text):
+            assert resolved(name), name
+
+
+def resolved(name):
+    """Whether a dotted name is there: something in a module, or a module."""
+    found = lezero
+    for part in name.split(".")[1:]:
+        if not hasattr(found, part):
+            try:
+                return importlib.util.find_spec(f"{found.__name__}.{part}") is not None
+            except ModuleNotFoundError:  # which says what may be meant
+                return False
+        found = getattr(found, part)
+    return True
+
+
+def test_a_name_that_is_not_there_is_found_out():
+    assert resolved("lezero.nn.utils.parametrize") and resolved("lz.optim.AdamW")
+    assert not resolved("lz.nn.Lineal") and not resolved("lezero.nothing")

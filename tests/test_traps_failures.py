@@ -9,7 +9,7 @@ import pytest
 
 import lezero as lz
 from lezero import optim
-from lezero.runtime import recorder
+from lezero.runtime import recording
 from regression import data, equal, gradient, native, parameter, regression, start
 
 # -- failures -------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def test_a_mode_may_be_entered_again_inside_itself():
 
 
 def test_a_captured_function_that_is_interrupted_at_once_is_no_longer_captured(monkeypatch):
-    real = recorder._counting
+    real = recording._counting
 
     class Interrupting:
         def __enter__(self):
@@ -256,11 +256,11 @@ def test_a_captured_function_that_is_interrupted_at_once_is_no_longer_captured(m
 
         def __exit__(self, *error):
             real.__exit__(*error)
-            monkeypatch.setattr(recorder, "_counting", real)
+            monkeypatch.setattr(recording, "_counting", real)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(recorder, "capturing", 0)  # the count is put back afterwards: this one is lost
-    monkeypatch.setattr(recorder, "_counting", Interrupting())
+    monkeypatch.setattr(recording, "capturing", 0)  # the count is put back afterwards: this one is lost
+    monkeypatch.setattr(recording, "_counting", Interrupting())
     with pytest.raises(KeyboardInterrupt):
         lz.jit(lambda x: x + 1)(lz.ones(2))
     assert lz.ones(2).sum().item() == 2

@@ -70,14 +70,22 @@ erf_near = root(lambda x: mp.erf(x) / x, 2 / mp.sqrt(mp.pi))
 erf_far = lambda x: mp.log(mp.erfc(x))
 sinpi_tail = root(lambda x: (mp.sin(mp.pi * x) - mp.pi * x) / x**3, -(mp.pi**3) / 6)
 
-# erf(x)/x about multiples of a step, for processors that pick coefficients by a shuffle of 16 lanes.
+# erf about multiples of a step, for processors that pick coefficients by a shuffle of 16 lanes.
 ERF_STEP = mp.mpf(33) / 128
 ERF_REACH = ERF_STEP / 2 * mp.mpf("1.0001")
 
 
 def erf_about(k):
-    """erf(x)/x of x = k * ERF_STEP + t, as a function of t, and the interval of t."""
-    return lambda t: mp.erf(k * ERF_STEP + t) / (k * ERF_STEP + t), (-ERF_REACH if k else 0, ERF_REACH)
+    """The slope of erf between x = k * ERF_STEP and x + t, as a function of t, and the interval of t; 1 less about zero."""
+    x = k * ERF_STEP
+    return lambda t: (mp.erf(x + t) - mp.erf(x)) / t - (k == 0), (-ERF_REACH if k else 0, ERF_REACH)
+
+
+def erf_at():
+    """erf of the multiples of ERF_STEP, and what rounding to f32 leaves of them."""
+    exact = [mp.erf(k * ERF_STEP) for k in range(16)]
+    rounded = [single(value) for value in exact]
+    return rounded, [single(value - r) for value, r in zip(exact, rounded)]
 
 
 FITS = {
@@ -119,6 +127,8 @@ def main(path: str) -> None:
             lines.append(f'    ("{name}", "{type}"): (')
             lines += [f"        {text(v if type == 'double' else single(v))}," for v in values]
             lines.append("    ),")
+    for name, values in zip(("erf_at", "erf_at_rest"), erf_at()):
+        lines += [f'    ("{name}", "float"): (', *(f"        {text(v)}," for v in values), "    ),"]
     lines.append("}")
     with open(path, "w") as file:
         file.write("\n".join(lines) + "\n")

@@ -125,12 +125,14 @@ def seed() -> int:
 
 
 def get_rng_state() -> dict[str, int]:
+    """The state of the default generator, for ``set_rng_state``."""
     from lezero.runtime.inputs import default_generator
 
     return default_generator.get_state()
 
 
 def set_rng_state(state: dict[str, int]) -> None:
+    """Go on drawing random numbers from where ``get_rng_state`` was called."""
     from lezero.runtime.inputs import default_generator
 
     default_generator.set_state(state)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from lezero.runtime import checkpoint as regions
-from lezero.runtime.recorder import STATE, Handle
+from lezero.runtime.recording import STATE, Handle
 
 
 def checkpoint(

@@ -13,6 +13,7 @@ from typing import Any
 from lezero.graph import dtype as dt
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes, normalize_axis
+from lezero.ops.rules import narrow, widen
 from lezero.rearranged import diagonal, roll
 from lezero.runtime.recorder import record
 from lezero.tensor import Pair, Tensor, cat, linspace, rand, randn, tensor, where
@@ -27,42 +28,51 @@ def bitwise_not(input: Tensor) -> Tensor:
 
 
 def bitwise_left_shift(input: Tensor, other: Any) -> Tensor:
+    """Integers with their bits moved up by `other` places."""
     return record(OPS["bitwise_left_shift"], (input, other), ())
 
 
 def bitwise_right_shift(input: Tensor, other: Any) -> Tensor:
+    """Integers with their bits moved down by `other` places, the sign kept."""
     return record(OPS["bitwise_right_shift"], (input, other), ())
 
 
 def clamp_min(input: Tensor, min: Any) -> Tensor:
+    """At least `min`."""
     return input.clamp(min=min)
 
 
 def clamp_max(input: Tensor, max: Any) -> Tensor:
+    """At most `max`."""
     return input.clamp(max=max)
 
 
 def deg2rad(input: Tensor) -> Tensor:
+    """Degrees in radians."""
     return input * (math.pi / 180)
 
 
 def rad2deg(input: Tensor) -> Tensor:
+    """Radians in degrees."""
     return input * (180 / math.pi)
 
 
 def float_power(input: Tensor, exponent: Any) -> Tensor:
-    """The power, computed in float64."""
-    return input.double() ** (exponent.double() if isinstance(exponent, Tensor) else exponent)
+    """The power, computed in float64, or in complex128 where one of the two is complex."""
+    parts = [x for x in (input, exponent) if isinstance(x, Tensor)]
+    is_complex = isinstance(exponent, builtins.complex) or builtins.any(x.is_complex() for x in parts)
+    wide = dt.complex128 if is_complex else dt.float64
+    return input._cast(wide) ** (exponent._cast(wide) if isinstance(exponent, Tensor) else exponent)
 
 
 def fmax(input: Tensor, other: Tensor) -> Tensor:
-    """The larger; where one is NaN, the other."""
-    return where(input.isnan(), other, where(other.isnan(), input, record(OPS["maximum"], (input, other), ())))
+    """The larger, `input` of equals; where one is NaN, the other."""
+    return where((input >= other) | other.isnan(), input, other)
 
 
 def fmin(input: Tensor, other: Tensor) -> Tensor:
-    """The smaller; where one is NaN, the other."""
-    return where(input.isnan(), other, where(other.isnan(), input, record(OPS["minimum"], (input, other), ())))
+    """The smaller, `input` of equals; where one is NaN, the other."""
+    return where((input <= other) | other.isnan(), input, other)
 
 
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
@@ -81,14 +91,17 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
 
 
 def isneginf(input: Tensor) -> Tensor:
+    """Whether each element is minus infinity."""
     return input.isinf() & (input < 0)
 
 
 def isposinf(input: Tensor) -> Tensor:
+    """Whether each element is plus infinity."""
     return input.isinf() & (input > 0)
 
 
 def isreal(input: Tensor) -> Tensor:
+    """Whether each element has no imaginary part."""
     return input.imag() == 0 if input.is_complex() else record(OPS["full"], (), (tuple(input.shape), True, dt.bool_))
 
 
@@ -104,8 +117,9 @@ def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """``log(x / (1 - x))``, with x clamped to [eps, 1 - eps] where `eps` is given."""
-    x = input if eps is None else input.clamp(eps, 1 - eps)
-    return (x / (1 - x)).log()
+    given = input if input.is_floating_point() else input._cast(dt.default_dtype())
+    x = widen(given if eps is None else given.clamp(eps, 1 - eps))
+    return narrow(x.log() - (-x).log1p(), given.dtype)
 
 
 def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
@@ -121,6 +135,7 @@ def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neg
 
 
 def positive(input: Tensor) -> Tensor:
+    """The tensor itself."""
     return input
 
 
@@ -142,10 +157,12 @@ def signbit(input: Tensor) -> Tensor:
 def sinc(input: Tensor) -> Tensor:
     """``sin(pi x) / (pi x)``, 1 at 0."""
     x = input * math.pi
-    return where(input == 0, 1, x.sin() / where(input == 0, 1, x))._cast(x.dtype)
+    small = x.abs() < 1e-4  # where the quotient's gradient is the difference of two large numbers
+    return where(small, 1 - x * x / 6, x.sin() / where(small, 1, x))._cast(x.dtype)
 
 
 def true_divide(input: Tensor, other: Any) -> Tensor:
+    """``input / other``; of integers floating."""
     return input / other
 
 
@@ -153,7 +170,9 @@ def xlogy(input: Tensor, other: Any) -> Tensor:
     """``input * log(other)``, 0 where `input` is 0 (unless `other` is NaN)."""
     other = other if isinstance(other, Tensor) else tensor(other, dtype=dt.floating(input.dtype))
     zero = (input == 0) & ~other.isnan()
-    return where(zero, 0, input * where(zero, 1, other).log())
+    regular = ~zero | ((other > 0) & (other < math.inf))
+    product = input * where(regular, other, 1).log()
+    return where(regular, product, 0)
 
 
 # -- sums of products -------------------------------------------------------------------------------------------------
@@ -161,7 +180,9 @@ def xlogy(input: Tensor, other: Any) -> Tensor:
 
 def _weighted(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
     """``beta * input + alpha * product``; what `input` holds does not matter where beta is 0, and weights of integers are cut off."""
-    if product.dtype.kind in "biu" and input.dtype.kind in "biu":
+    if product.dtype is dt.bool_ and input.dtype is dt.bool_:
+        beta, alpha = builtins.bool(beta), builtins.bool(alpha)
+    elif product.dtype.kind in "biu" and input.dtype.kind in "biu":
         beta, alpha = int(beta), int(alpha)
     weighted = product if alpha == 1 else product * alpha
     if beta == 0:
@@ -187,7 +208,7 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, a
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta * input + alpha * sum over the batch of (batch1 @ batch2)``."""
-    return _weighted(input, batch1.bmm(batch2).sum(0), beta, alpha)
+    return _weighted(input, batch1.bmm(batch2).sum(0, dtype=batch1.dtype), beta, alpha)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -213,6 +234,7 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
 
 
 def vdot(input: Tensor, other: Tensor) -> Tensor:
+    """The sum of ``conj(input) * other`` of two vectors."""
     return (input.conj() if input.is_complex() else input).matmul(other)
 
 
@@ -226,9 +248,9 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     over_b = [normalize_axis("tensordot", d, b.ndim) for d in over_b]
     for d, e in zip(over_a, over_b):  # an extent of 1 meets any other, as in PyTorch
         if a.shape[d] == 1 != b.shape[e]:
-            b = b.sum(e, keepdim=True)
+            b = b.sum(e, keepdim=True, dtype=b.dtype)
         elif b.shape[e] == 1 != a.shape[d]:
-            a = a.sum(d, keepdim=True)
+            a = a.sum(d, keepdim=True, dtype=a.dtype)
     keep_a = [d for d in range(a.ndim) if d not in over_a]
     keep_b = [d for d in range(b.ndim) if d not in over_b]
     shape = (*(a.shape[d] for d in keep_a), *(b.shape[d] for d in keep_b))
@@ -267,6 +289,7 @@ def trace(input: Tensor) -> Tensor:
 
 
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    """The p-norm of ``input - other``."""
     return (input - other).norm(p)
 
 
@@ -274,7 +297,7 @@ _CDIST = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "dono
 
 
 def cdist(x1: Tensor, x2: Tensor, p: float = 2, compute_mode: str | None = None) -> Tensor:
-    """Distances between all rows of x1 and all rows of x2; `compute_mode` (PyTorch's) changes nothing: differences are taken."""
+    """Distances, as p-norms, of all rows of x1 and all of x2; `compute_mode` (PyTorch's) changes nothing: differences are taken."""
     if compute_mode is not None and compute_mode not in _CDIST:
         raise ValueError(f"cdist: compute_mode is one of {', '.join(_CDIST)}, got {compute_mode!r}")
     return (x1.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, dim=-1)
@@ -284,10 +307,12 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2, compute_mode: str | None = None)
 
 
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """(the smallest, the largest) of all elements, or along `dim`."""
     return input.amin(dim, keepdim), input.amax(dim, keepdim)
 
 
 def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
+    """How many elements are not zero (int64), of all or along dimensions."""
     return input._reduce("count_nonzero", dim, False)
 
 
@@ -399,7 +424,7 @@ def quantile(
     ordered = x.sort(d).values.movedim(d, 0)
     low, high, weight = between(q * (ordered.shape[0] - 1), interpolation)
     a, b = ordered[low.long()], ordered[high.long()]
-    out = a + (b - a) * weight.reshape((*q.shape, *(1,) * (ordered.ndim - 1)))
+    out = a.lerp(b, weight.reshape((*q.shape, *(1,) * (ordered.ndim - 1))))
     out = where(ordered[-1].isnan(), float("nan"), out)  # NaN is sorted last
     if not keepdim:
         return out
@@ -409,6 +434,7 @@ def quantile(
 
 
 def msort(input: Tensor) -> Tensor:
+    """The values in order along the first dimension."""
     return input.sort(0).values
 
 
@@ -425,6 +451,7 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
 def var_mean(
     input: Tensor, dim: Any = None, correction: float | None = 1, keepdim: bool = False, unbiased: bool | None = None
 ) -> tuple[Tensor, Tensor]:
+    """(``var``, ``mean``) along the same dimensions."""
     over = None if isinstance(dim, builtins.bool) else dim
     return input.var(dim, correction, keepdim, unbiased), input.mean(over, keepdim)
 
@@ -432,6 +459,7 @@ def var_mean(
 def std_mean(
     input: Tensor, dim: Any = None, correction: float | None = 1, keepdim: bool = False, unbiased: bool | None = None
 ) -> tuple[Tensor, Tensor]:
+    """(``std``, ``mean``) along the same dimensions."""
     over = None if isinstance(dim, builtins.bool) else dim
     return input.std(dim, correction, keepdim, unbiased), input.mean(over, keepdim)
 
@@ -440,10 +468,12 @@ def std_mean(
 
 
 def is_floating_point(input: Tensor) -> bool:
+    """Whether the dtype is a floating one."""
     return input.is_floating_point()
 
 
 def is_complex(input: Tensor) -> bool:
+    """Whether the dtype is a complex one."""
     return input.is_complex()
 
 
@@ -507,12 +537,12 @@ def logspace(
 ) -> Tensor:
     """`steps` numbers from ``base ** start`` to ``base ** end``, evenly spaced on a logarithmic scale.
 
-    Those of an integer `dtype` are powers of integers, cut off.
+    Those of an integer `dtype` lie between powers of integers, and are cut off.
     """
     wanted = dt.as_dtype(dtype or dt.default_dtype())
     if wanted.kind in "iu":
-        places = linspace(start, end, steps, dtype=wanted, device=device)
-        return (tensor(float(base), dtype=dt.float64) ** places.double())._cast(wanted)
+        places = linspace(int(start), int(end), steps, dtype=dt.float64, device=device)
+        return (tensor(float(base), dtype=dt.float64) ** places)._cast(wanted)
     powers = tensor(float(base), dtype=wanted) ** linspace(start, end, steps, dtype=wanted, device=device)
     return powers.requires_grad_() if requires_grad else powers
 

@@ -19,9 +19,9 @@ from lezero.graph.dim import show as show_dim
 from lezero.graph.node import Graph, Node
 from lezero.hal.backend import Backend
 from lezero.misspelt import suggest_names
-from lezero.runtime import recorder, run
+from lezero.runtime import run, trie, writes
 from lezero.runtime.failed import undo
-from lezero.runtime.recorder import Recording
+from lezero.runtime.recording import STATE, Recording
 
 _MAX_PROGRAMS = 64
 
@@ -68,11 +68,11 @@ def _switch(on: bool) -> None:
         return
     run.run_now()
     run.inspect = _inspect if on else None
-    recorder.journal = [] if on else None
+    writes.journal = [] if on else None
     _programs.clear()
     # a trace recorded before may stand for several lines of code that do the same: record anew, to know the line
-    recorder._trie_size = recorder.MAX_TRIE_NODES + 1
-    recorder.STATE.recording = Recording()
+    trie.size = trie.MAX_TRIE_NODES + 1
+    STATE.recording = Recording()
 
 
 _programs: OrderedDict[tuple, tuple[Any, list[Node], tuple[int, ...]]] = OrderedDict()
@@ -94,7 +94,7 @@ def _inspect(rec: Recording, ending: Any, backend: Backend) -> None:
         if len(_programs) > _MAX_PROGRAMS:
             _programs.popitem(last=False)
     program, watched, leaves = found
-    assert recorder.journal is not None
+    assert writes.journal is not None
     if program is not None:
         results = program.run([rec.buffers[k] for k in leaves], rec.bindings)
         values = dict(zip(rec.leaf_nodes, (b.array for b in rec.buffers)))
@@ -102,10 +102,10 @@ def _inspect(rec: Recording, ending: Any, backend: Backend) -> None:
         bad = _first_bad(watched, values)
         if bad is not None:
             message = _message(bad, values)
-            undo(rec, reversed(recorder.journal))
-            recorder.journal.clear()
+            undo(rec, reversed(writes.journal))
+            writes.journal.clear()
             raise FloatingPointError(message)
-    recorder.journal.clear()
+    writes.journal.clear()
 
 
 def _first_bad(watched: list[Node], values: dict[Node, np.ndarray]) -> Node | None:

@@ -22,7 +22,8 @@ import numpy as np
 from lezero.graph.dim import rehint
 from lezero.graph.dtype import float32
 from lezero.ops.base import REGISTRY, Composite, Op, op
-from lezero.runtime.recorder import STATE, record
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
 from lezero.tensor import Tensor, no_grad, zeros
 
 

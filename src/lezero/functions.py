@@ -96,6 +96,7 @@ def minimum(input: Any, other: Any) -> Tensor:
 
 
 def is_tensor(x: Any) -> bool:
+    """Whether `x` is a Tensor."""
     return isinstance(x, Tensor)
 
 

@@ -20,7 +20,10 @@ from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.indexing import wrapped
 from lezero.ops.slicing import sliced_extent
 from lezero.runtime.bounds import expect, of_dimension
-from lezero.runtime.recorder import STATE, Handle, kind_of, note_view, record
+from lezero.runtime.leaves import kind_of
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE, Handle
+from lezero.runtime.writes import note_view
 
 
 def get(x: Any, index: Any) -> Any:

@@ -28,6 +28,7 @@ from lezero.misspelt import suggest_names
 from lezero.numerics import chain_matmul
 from lezero.numerics import matrix_power as _positive_power
 from lezero.ops.base import broadcast_shapes, normalize_axis
+from lezero.ops.rules import narrow, widen
 from lezero.rearranged import diag_embed
 from lezero.rearranged import diagonal as _diagonal
 from lezero.tensor import Tensor, cat, eye, full, tensor, where, zeros
@@ -550,8 +551,9 @@ class _Exponential(Function):
 
 def matrix_exp(A: Tensor) -> Tensor:
     """Exponentials of square matrices, computed in double precision."""
-    _matrix("matrix_exp", A, square=True)
-    return _Exponential.apply(A)
+    x = widen(A)
+    _matrix("matrix_exp", x, square=True)
+    return narrow(_Exponential.apply(x), A.dtype)
 
 
 def matrix_power(A: Tensor, n: int) -> Tensor:
@@ -605,11 +607,11 @@ def matrix_norm(
     rows, columns = (normalize_axis("linalg.matrix_norm", d, A.ndim) for d in dim)
     if rows == columns:
         raise ValueError(f"linalg.matrix_norm: two different dimensions are needed, got {tuple(dim)}")
-    x = A.movedim((rows, columns), (-2, -1))
+    x = widen(A).movedim((rows, columns), (-2, -1))
     _matrix("matrix_norm", x)
     if ord not in _MATRIX_NORMS:
         raise ValueError(f"linalg.matrix_norm: ord is one of {', '.join(map(repr, _MATRIX_NORMS))}, got {ord!r}")
-    y = _MATRIX_NORMS[ord](x)
+    y = narrow(_MATRIX_NORMS[ord](x), A.dtype.to_real())
     if not keepdim:
         return y
     for d in sorted((rows, columns)):
@@ -686,7 +688,7 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     """Powers 0 to N - 1 of the last dimension's elements, along a new last dimension."""
-    x = x if x.ndim else x.reshape(1)
+    x = (x if x.ndim else x.reshape(1))._cast(dt.int64 if x.dtype.kind in "biu" else x.dtype)
     n = int(x.shape[-1]) if N is None else N
     ones = full(tuple(x.shape), 1, dtype=x.dtype)
     powers = [ones]

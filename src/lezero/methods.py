@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lezero import linalg
-from lezero.factors import geqrf, lu_unpack, ormqr  # noqa: F401 -- installed by name
 from lezero.graph.dtype import complex64, complex128
+from lezero.linalg.elimination import lu_unpack  # noqa: F401 -- installed by name
+from lezero.linalg.reflections import geqrf, ormqr  # noqa: F401 -- installed by name
+from lezero.linalg.triangular import QR
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import normalize_axis
 from lezero.placed import scatter_reduce
 from lezero.rearranged import index_put, nonzero
-from lezero.runtime.recorder import STATE, adopt, record
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
+from lezero.runtime.writes import adopt
 from lezero.tensor import Tensor, full
 from lezero.tensor.computing import also_of_scalars
 
@@ -38,7 +42,7 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     return linalg.pinv(input, rtol=rcond)
 
 
-def qr(input: Tensor, some: bool = True) -> linalg.QR:
+def qr(input: Tensor, some: bool = True) -> QR:
     """See ``linalg.qr``; `some` is its mode "reduced", otherwise "complete"."""
     return linalg.qr(input, "reduced" if some else "complete")
 
@@ -151,22 +155,27 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
 
 
 def unsafe_chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """``chunk``."""
     return input.chunk(chunks, dim)
 
 
 def unsafe_split(input: Tensor, split_size: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """``split``."""
     return input.split(split_size, dim)
 
 
 def unsafe_split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """``split``, with the size of each part."""
     return input.split(split_sizes, dim)
 
 
 def cfloat(input: Tensor) -> Tensor:
+    """As complex64."""
     return input._cast(complex64)
 
 
 def cdouble(input: Tensor) -> Tensor:
+    """As complex128."""
     return input._cast(complex128)
 
 
@@ -201,10 +210,19 @@ def _in_place(name: str) -> Any:
     return write
 
 
+def _never(name: str) -> Any:
+    def answer(self: Tensor) -> bool:
+        """False: a tensor is dense, and belongs to one process."""
+        return False
+
+    answer.__name__ = name
+    return answer
+
+
 for _name in "squeeze swapaxes swapdims t transpose unsqueeze".split():
     setattr(Tensor, _name + "_", _in_place(_name))
 for _name in "is_distributed is_shared is_coalesced".split():
-    setattr(Tensor, _name, lambda self: False)
+    setattr(Tensor, _name, _never(_name))
 Tensor.H = property(lambda self: self.mH, doc="A matrix transposed and conjugated.")  # type: ignore[attr-defined]
 Tensor.output_nr = property(lambda self: 0, doc="0: operations have one result.")  # type: ignore[attr-defined]
 

@@ -156,7 +156,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
 
 
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
-    """Powers of the elements of a vector, as columns."""
+    """`N` powers (as many as elements unless given) of the elements of a vector, as columns; highest first unless `increasing`."""
     x = x if x.ndim else x.reshape(1)
     n = int(x.shape[0]) if N is None else N
     columns = [x**k for k in (range(n) if increasing else reversed(range(n)))]
@@ -205,20 +205,24 @@ def _cosines(window_length: int, periodic: bool, dtype: Any, *coefficients: floa
 
 
 def hann_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
+    """``(1 - cos(2 pi n / N)) / 2``; N is `window_length`, or one less where not `periodic`."""
     return _cosines(window_length, periodic, dtype, 0.5, 0.5)
 
 
 def hamming_window(
     window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, *, dtype: Any = None
 ) -> Tensor:
+    """``alpha - beta cos(2 pi n / N)``; N is `window_length`, or one less where not `periodic`."""
     return _cosines(window_length, periodic, dtype, alpha, beta)
 
 
 def blackman_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
+    """``0.42 - 0.5 cos(2 pi n / N) + 0.08 cos(4 pi n / N)``; N is `window_length`, or one less where not `periodic`."""
     return _cosines(window_length, periodic, dtype, 0.42, 0.5, 0.08)
 
 
 def bartlett_window(window_length: int, periodic: bool = True, *, dtype: Any = None) -> Tensor:
+    """A triangle, 0 at its ends: ``1 - abs(2 n / N - 1)``; N is `window_length`, or one less where not `periodic`."""
     n = window_length if periodic else window_length - 1
     x = arange(window_length, dtype=dtype or dt.default_dtype()) * (2 / max(n, 1))
     return 1 - (x - 1).abs() if window_length != 1 else x * 0 + 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import itertools
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -81,10 +82,10 @@ def scatter_reduce(
     if src.shape != index.shape and src.ndim == index.ndim:
         src = src[tuple(slice(0, d) for d in index.shape)]
     if reduce in ("sum", "mean"):
-        base = input if include_self else where(met == 0, input, input.detach() * 0)
+        base = input if include_self else where(met == 0, input, 0)._cast(input.dtype)
         out = base.scatter_add(dim, index, src)
         count = met + 1 if include_self else met.clamp(min=1)
-        return out if reduce == "sum" else out / count if out.is_floating_point() else out // count
+        return out if reduce == "sum" else out / count if out.is_floating_point() else (out // count)._cast(out.dtype)
     if 0 in index.shape:
         return input.clone()
     if reduce == "prod":
@@ -100,18 +101,18 @@ _EXTREMES = {"amax": "maximum", "amin": "minimum"}
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dt.int64, device: Any = None) -> Tensor:
-    """Rows and columns of the lower triangle."""
+    """(2, how many): rows and columns of the lower triangle, `row` by `col`, up to the diagonal `offset` above the main one."""
     return tensor(np.stack(np.tril_indices(row, offset, col)), dtype=dtype, device=device)
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = dt.int64, device: Any = None) -> Tensor:
-    """Rows and columns of the upper triangle."""
+    """(2, how many): rows and columns of the upper triangle, `row` by `col`, from the diagonal `offset` above the main one on."""
     return tensor(np.stack(np.triu_indices(row, offset, col)), dtype=dtype, device=device)
 
 
 def unravel_index(indices: Tensor, shape: Sequence[int]) -> tuple[Tensor, ...]:
-    """Positions in a tensor of a shape, from positions among its elements in row-major order."""
-    found = []
+    """Positions (int64) in a tensor of a shape, from positions among its elements in row-major order."""
+    found, indices = [], indices.long()
     for extent in reversed(tuple(shape)):
         found.append(indices % extent)
         indices = indices // extent
@@ -126,7 +127,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
 
 
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """All choices of `r` elements of a vector, as rows."""
+    """All choices of `r` elements of a vector, as rows; an element more than once `with_replacement`."""
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     chosen = np.array(list(choose(builtins.range(int(input.shape[0])), r)), np.int64).reshape(-1, r)
     return input[tensor(chosen)]
@@ -146,7 +147,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 
 
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """Whether each element is among others; that they are unique changes nothing."""
+    """Whether each of `elements` is among `test_elements` (is not, where `invert`); `assume_unique` changes nothing."""
     x, among = (t if isinstance(t, Tensor) else tensor(t) for t in (elements, test_elements))
     found = (x.unsqueeze(-1) == among.reshape(-1)).any(-1)
     return ~found if invert else found
@@ -157,7 +158,11 @@ def unique_consecutive(
 ) -> Any:
     """As ``unique``, of neighbours only: the first of each run of equal elements."""
     array = _values("unique_consecutive", input)
-    rows = array.reshape(-1, 1) if dim is None else np.moveaxis(array, dim, 0).reshape(array.shape[dim], -1)
+    if dim is None:
+        rows = array.reshape(-1, 1)
+    else:
+        first = np.moveaxis(array, dim, 0)
+        rows = first.reshape(len(first), prod(first.shape[1:]))
     new = np.ones(len(rows), bool)
     new[1:] = (rows[1:] != rows[:-1]).any(1)
     starts = np.nonzero(new)[0]
@@ -209,6 +214,7 @@ def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
 
 
 def narrow_copy(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """``narrow``, as a tensor of its own."""
     return input.narrow(dim, start, length).clone()
 
 

@@ -109,6 +109,7 @@ class Event:
 
     @property
     def seconds(self) -> float:
+        """How long it ran."""
         return (self.end - self.start) / 1e9
 
 
@@ -121,10 +122,12 @@ class Row:
 
     @property
     def calls(self) -> int:
+        """How often it ran."""
         return len(self.events)
 
     @property
     def seconds(self) -> float:
+        """How long it ran, in all."""
         return sum(e.end - e.start for e in self.events) / 1e9
 
     @property
@@ -134,10 +137,12 @@ class Row:
 
     @property
     def moved_bytes(self) -> int:
+        """Bytes of operands and results, in all."""
         return sum(e.moved_bytes for e in self.events)
 
     @property
     def flops(self) -> float:
+        """Floating-point operations, in all."""
         return sum(e.flops for e in self.events)
 
     @property
@@ -211,6 +216,7 @@ class profile(SpeltArguments):
 
     @property
     def runs(self) -> int:
+        """How many runs there were."""
         return self._runs
 
     @property

@@ -15,12 +15,15 @@ import numpy as np
 
 from lezero.arguments import whole
 from lezero.graph import dtype as dt
+from lezero.graph.dim import Dim
 from lezero.ops import rearrange as _rearrange
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes, normalize_axis
 from lezero.ops.indexing import wrapped as _wrapped
 from lezero.runtime.bounds import expect, of_dimension
-from lezero.runtime.recorder import STATE, record
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
+from lezero.runtime.whole import as_extent
 from lezero.tensor import Tensor, arange, cat, rand, tensor, where, zeros
 from lezero.tensor.computing import also_of_scalars
 
@@ -76,16 +79,19 @@ _diagonal = diagonal
 
 
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
+    """A matrix with the elements on a diagonal (`offset` above the main one), zeros elsewhere."""
     return diag_embed(input.reshape(-1), offset)
 
 
 def fliplr(input: Tensor) -> Tensor:
+    """Turned round along the second dimension."""
     if input.ndim < 2:
         raise ValueError(f"fliplr: two dimensions or more are needed, got {input.ndim}")
     return input.flip(1)
 
 
 def flipud(input: Tensor) -> Tensor:
+    """Turned round along the first dimension."""
     if not input.ndim:
         raise ValueError("flipud: one dimension or more is needed, got none")
     return input.flip(0)
@@ -100,9 +106,9 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
         raise ValueError(f"roll: a shift for each dimension is needed, got {shifts} for dimensions {dims}")
     for shift, dim in zip(shifts, dims):
         d, shift = normalize_axis("roll", dim, input.ndim), whole("roll: a shift", shift)
-        n = int(input.shape[d])
+        n = as_extent(input.shape[d])
         k = shift % n if n else 0
-        if k:
+        if type(k) is Dim or k:
             input = cat([input.narrow(d, n - k, k), input.narrow(d, 0, n - k)], d)
     return input
 
@@ -170,6 +176,7 @@ def tile(input: Tensor, *args: Any, dims: Any = None) -> Tensor:
 
 
 def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """``split``, with the size of each part."""
     return input.split(list(split_sizes), dim)
 
 
@@ -319,6 +326,7 @@ def nonzero(input: Tensor, as_tuple: bool = False) -> Any:
 
 
 def argwhere(input: Tensor) -> Tensor:
+    """Where the elements are that are not zero, (how many, ndim) int64; reads the values."""
     return nonzero(input)
 
 
@@ -448,7 +456,10 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """Coordinates of all points of a grid, from the coordinates along each axis."""
+    """Coordinates of all points of a grid, from the coordinates along each axis.
+
+    indexing : "ij", the first axis is dimension 0; "xy", it is dimension 1, and the second dimension 0
+    """
     if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
         tensors = tuple(tensors[0])
     for t in tensors:

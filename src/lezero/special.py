@@ -179,7 +179,7 @@ def polygamma(input: Tensor | int, n: Tensor | int) -> Tensor:
     if order == 0:
         return x.digamma()
     if order == 1:
-        return trigamma(x)
+        return trigamma(_wide(x))._cast(x.dtype)
     return _polygamma(order, _wide(x))._cast(x.dtype)
 
 
@@ -447,7 +447,7 @@ def nanquantile(
     place = q.reshape(-1)._cast(x.dtype) * (count - 1).clamp(min=0)._cast(x.dtype)
     low, high, weight = between(place, interpolation)
     a, b = ordered.gather(-1, low.long()), ordered.gather(-1, high.long())
-    out = (a + (b - a) * weight).movedim(-1, 0)
+    out = a.lerp(b, weight).movedim(-1, 0)
     if keepdim:
         out = out.unsqueeze(d + 1) if dim is not None and input.ndim else out.reshape((-1, *(1,) * input.ndim))
     return out if q.ndim else out.squeeze(0)

@@ -98,8 +98,10 @@ def istft(
     hop, w = _hop("istft", hop_length, n_fft), _window("istft", window, win_length, n_fft, input)
     half = int(input.shape[-2]) != n_fft if onesided is None else onesided
     norm = "ortho" if normalized else None
-    frames = fft.irfft(input.mT, n_fft, norm=norm) if half else fft.ifft(input.mT, norm=norm)
-    frames = frames if return_complex or half else frames.real()
+    if return_complex and not half:
+        frames = fft.ifft(input.mT, norm=norm)
+    else:  # the other half of all frequencies is that of a real signal
+        frames = fft.irfft(input.mT[..., : n_fft // 2 + 1], n_fft, norm=norm)
     count = int(input.shape[-1])
     total = n_fft + hop * (count - 1)
     at = (arange(count).unsqueeze(1) * hop + arange(n_fft)).reshape(-1)
@@ -107,7 +109,7 @@ def istft(
     envelope = index_add(zeros(total, dtype=w.dtype), 0, at, (w * w).expand(count, n_fft).reshape(-1))
     start = n_fft // 2 if center else 0
     stop = total - start if length is None else min(start + length, total)
-    if (_values("istft", envelope[start:stop]) < 1e-11).any():
+    if (_values("istft", envelope[start:stop].abs()) < 1e-11).any():
         raise ValueError("istft: windows that overlap nowhere leave elements out; give another hop_length or window")
     y = out[..., start:stop] / envelope[start:stop]
     missing = 0 if length is None else length - (stop - start)

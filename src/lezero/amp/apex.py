@@ -26,7 +26,7 @@ from lezero.nn.module import Module
 from lezero.nn.parameter import Parameter
 from lezero.optim.optimizer import Optimizer
 from lezero.runtime import realize
-from lezero.runtime.recorder import assign
+from lezero.runtime.writes import assign
 from lezero.tensor import Tensor, no_grad
 
 

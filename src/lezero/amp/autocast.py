@@ -12,7 +12,7 @@ from lezero.device import devices
 from lezero.graph.dtype import DType, as_dtype, bfloat16, float16, float32, float64, promote
 from lezero.graph.place import Device
 from lezero.ops.base import REGISTRY, Op
-from lezero.runtime.recorder import STATE
+from lezero.runtime.recording import STATE
 from lezero.switched import switched
 from lezero.tensor import Tensor
 

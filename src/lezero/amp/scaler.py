@@ -21,7 +21,8 @@ from lezero.graph.dtype import DType, float16, float32, float64, int32
 from lezero.nn.parameter import constant_tensor
 from lezero.optim.optimizer import Optimizer
 from lezero.runtime import scalar_input
-from lezero.runtime.recorder import STATE, assign
+from lezero.runtime.recording import STATE
+from lezero.runtime.writes import assign
 from lezero.switched import switched
 from lezero.tensor import Tensor, no_grad, where
 
@@ -409,28 +410,35 @@ class GradScaler:
         return self._init_scale if self._scale is None else float(self._scale)
 
     def get_growth_factor(self) -> float:
+        """What the scale is multiplied by after `growth_interval` steps without an overflow."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
+        """Set the growth factor, more than 1."""
         if not _positive("growth_factor", new_factor) > 1.0:
             raise ValueError(f"GradScaler: growth_factor must be more than 1, got {new_factor}")
         self._growth_factor = float(new_factor)
 
     def get_backoff_factor(self) -> float:
+        """What the scale is multiplied by after an overflow."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
+        """Set the backoff factor, between 0 and 1."""
         if not _positive("backoff_factor", new_factor) < 1.0:
             raise ValueError(f"GradScaler: backoff_factor must be less than 1, got {new_factor}")
         self._backoff_factor = float(new_factor)
 
     def get_growth_interval(self) -> int:
+        """How many steps in a row without an overflow make the scale grow."""
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
+        """Set the growth interval, 1 or more steps."""
         self._growth_interval = _count("growth_interval", new_interval)
 
     def is_enabled(self) -> bool:
+        """Whether it scales at all."""
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from typing import Any
 from lezero import composed
 from lezero import linalg as _linalg
 from lezero.array_api.operands import Axes, accumulated, need_tensor, over, promoted
-from lezero.factors import Eig as EigResult
 from lezero.graph import dtype as dt
-from lezero.linalg import QR as QRResult
-from lezero.linalg import SVD as SVDResult
-from lezero.linalg import Eigh as EighResult
-from lezero.linalg import SignLogDet as SlogdetResult
+from lezero.linalg.determinants import SignLogDet as SlogdetResult
+from lezero.linalg.spectral import SVD as SVDResult
+from lezero.linalg.spectral import Eig as EigResult
+from lezero.linalg.spectral import Eigh as EighResult
+from lezero.linalg.triangular import QR as QRResult
 from lezero.ops.base import normalize_axis
 from lezero.tensor import Tensor
 

@@ -164,7 +164,7 @@ def acosh(b: Builder, x: X) -> X:
     t = x - 1.0
     small = apply(b, "log1p", t + (t * 2.0 + t * t).sqrt())
     large = apply(b, "log", x) + math.log(2)
-    return (x > 2.0**28).where(large, small)
+    return (x > 2.0**28).where(large, (x < 1.0).where(math.nan, small))
 
 
 @function

@@ -28,7 +28,6 @@ def kernel_source(kernel: ir.Kernel) -> KernelSource:
         kernel.name,
         printer.key(kernel),
         partial(emit, kernel),
-        kernel.combine is not None,
         lambda params: sum(_scratch_bytes(s, params) for s in kernel.scratch),
     )
 

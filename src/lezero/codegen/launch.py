@@ -31,14 +31,13 @@ class KernelSource:
     """Machine code to be.
 
     key : text that determines the code, given the target (loop structure, dtypes, micro-tile, layout).
-    emit : target -> LLVM IR text that defines ``kernel`` and, if `has_combine`, ``combine`` (signature in loops/ir.py).
+    emit : target -> LLVM IR text that defines ``kernel`` and, where it has a second phase, ``combine`` (loops/ir.py).
     scratch : params -> bytes of thread-private scratch memory a task needs.
     """
 
     name: str
     key: str
     emit: Callable[[Target], str] = field(compare=False, repr=False)
-    has_combine: bool = False
     scratch: Callable[[tuple[int, ...]], int] = field(default=lambda params: 0, compare=False, repr=False)
 
 

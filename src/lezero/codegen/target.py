@@ -20,11 +20,8 @@ class Target:
     fma: bool
     f16_convert: bool
     bf16_dot: bool  # vdpbf16ps
-    int8_dot: bool  # VNNI
     amx: bool
-    l1_bytes: int = 32 << 10
     l2_bytes: int = 1 << 20
-    l3_bytes: int = 16 << 20
     effort: int = 3  # LLVM's, 0 to 3
 
     def lanes(self, itemsize: int) -> int:
@@ -41,13 +38,13 @@ _AVX512 = _AVX2 + ",+avx512f,+avx512bw,+avx512dq,+avx512vl,+avx512cd"
 _BF16 = _AVX512 + ",+avx512vnni,+avx512bf16"
 
 TARGETS: dict[str, Target] = {
-    "generic": Target("generic", _X86, "x86-64", "", 16, 16, False, False, False, False, False),
-    "x86-64": Target("x86-64", _X86, "x86-64", "+sse2", 16, 16, False, False, False, False, False),
-    "avx2": Target("avx2", _X86, "haswell", _AVX2, 32, 16, True, True, False, False, False),
-    "avx512": Target("avx512", _X86, "skylake-avx512", _AVX512, 64, 32, True, True, False, False, False),
-    "avx512-bf16": Target("avx512-bf16", _X86, "cooperlake", _BF16, 64, 32, True, True, True, True, False),
+    "generic": Target("generic", _X86, "x86-64", "", 16, 16, False, False, False, False),
+    "x86-64": Target("x86-64", _X86, "x86-64", "+sse2", 16, 16, False, False, False, False),
+    "avx2": Target("avx2", _X86, "haswell", _AVX2, 32, 16, True, True, False, False),
+    "avx512": Target("avx512", _X86, "skylake-avx512", _AVX512, 64, 32, True, True, False, False),
+    "avx512-bf16": Target("avx512-bf16", _X86, "cooperlake", _BF16, 64, 32, True, True, True, False),
     "amx": Target(
-        "amx", _X86, "sapphirerapids", _BF16 + ",+amx-tile,+amx-bf16,+amx-int8", 64, 32, True, True, True, True, True
+        "amx", _X86, "sapphirerapids", _BF16 + ",+amx-tile,+amx-bf16,+amx-int8", 64, 32, True, True, True, True
     ),
-    "neon": Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon", 16, 32, True, True, False, False, False),
+    "neon": Target("neon", "aarch64-unknown-linux-gnu", "generic", "+neon", 16, 32, True, True, False, False),
 }

@@ -25,10 +25,11 @@ class Sampler:
         raise NotImplementedError(f"{type(self).__name__} must define __iter__()")
 
     def state_dict(self) -> dict[str, Any]:
+        """Where the pass is, for ``load_state_dict``; nothing for a sampler without a state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+        """Go on with the pass that ``state_dict`` described."""
 
 
 class _Pass:
@@ -98,7 +99,7 @@ class SequentialSampler(_Resumable):
 
 
 class RandomSampler(_Resumable):
-    """A new random order on each pass; with `replacement`, `num_samples` independent draws."""
+    """The indices of `data_source` in a new random order on each pass; with `replacement`, `num_samples` independent draws."""
 
     def __init__(
         self, data_source: Sized, replacement: bool = False, num_samples: int | None = None, generator: Any = None
@@ -111,6 +112,7 @@ class RandomSampler(_Resumable):
 
     @property
     def num_samples(self) -> int:
+        """How many indices a pass has."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def _order(self, rng: np.random.Generator | None) -> np.ndarray:
@@ -141,7 +143,7 @@ class SubsetRandomSampler(_Resumable):
 
 
 class WeightedRandomSampler(_Resumable):
-    """`num_samples` indices, each drawn with probability proportional to its weight."""
+    """`num_samples` indices, drawn with probabilities proportional to `weights`; none twice without `replacement`."""
 
     def __init__(
         self, weights: Sequence[float], num_samples: int, replacement: bool = True, generator: Any = None

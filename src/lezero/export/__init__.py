@@ -3,7 +3,8 @@
 lezero.export.to_onnx(model, (x,), "model.onnx", dynamic_shapes={"x": {0: "batch"}})
 """
 
-from lezero.export.onnx import Dim, ExportError, to_onnx
+from lezero.export.errors import ExportError
+from lezero.export.onnx import Dim, to_onnx
 from lezero.export.verify import VerificationError
 from lezero.misspelt import suggest_names
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lezero.export.trace import Asked, ExportError, Traced, trace
+from lezero.export.errors import ExportError
+from lezero.export.trace import Asked, Traced, trace
 from lezero.graph.dim import exact, holds, symbols
 from lezero.graph.node import Node
 from lezero.tensor import Tensor
@@ -17,7 +18,7 @@ Written = tuple[Any, Mapping[str, np.ndarray]]
 ADVICE = (
     "the program loops over this extent, decides by it, or takes it for a plain number, and a file has one program for all "
     "extents. Leave the dimension out of dynamic_shapes, so that it keeps the example's extent, or use operations on whole "
-    "tensors (recurrent layers of lezero.nn are recorded step by step, too: their length is fixed)"
+    "tensors (nn.LSTM, nn.GRU and nn.RNN take any length, a cell that is called in a loop does not)"
 )
 
 

@@ -15,8 +15,9 @@ import numpy as np
 
 import lezero
 from lezero.export import operators, verify
+from lezero.export.errors import ExportError
 from lezero.export.free import check_free
-from lezero.export.trace import ExportError, Traced, trace
+from lezero.export.trace import Traced, trace
 from lezero.export.windows import APART
 from lezero.export.writer import Writer
 from lezero.graph.dim import Dim as Extent
@@ -94,7 +95,7 @@ def to_onnx(
     ----------
     model : Module or function of tensors
     args : Tensor, or a tuple of them
-        An example.  Its values decide nothing unless the model reads them.
+        An example.  Its values decide nothing: a model that reads them is refused.
     path : str or os.PathLike
         Written as a whole or not at all, into a folder that is there.
     input_names, output_names : sequence of str, optional
@@ -287,6 +288,7 @@ class _Export:
                 self.known[node] = self._value(node)
         for node, name in zip(traced.graph.outputs, self.outputs):
             w.nodes.append(onnx.helper.make_node("Identity", [self.known[node]], [name], name=name))
+        w.leave_out_unused(self.outputs)
         graph = onnx.helper.make_graph(
             w.nodes, title or "model",
             [w.value_info(n, node, self._shown(node)) for node, n in zip(traced.inputs, self.names)],

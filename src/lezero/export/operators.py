@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from lezero.export.writer import Writer
-from lezero.graph.dim import Dim
-from lezero.graph.dtype import DType, bool_, float32, int64
+from lezero.graph.dim import Dim, identical
+from lezero.graph.dtype import DType, bool_, float32, float64, int64
 from lezero.graph.node import Node
 
 Emitter = Callable[[Writer, Node, Sequence[str]], str | None]
@@ -242,13 +242,42 @@ def _full(w: Writer, node: Node, operands: Sequence[str]) -> str:
     return w.add("ConstantOfShape", [w.extents(a["shape"])], value=value)
 
 
+@emits("linspace")
+def _linspace(w: Writer, node: Node, operands: Sequence[str]) -> str:
+    """In double precision, counted from the nearer end, as the operation is."""
+    start, stop, steps, _ = node.attrs
+    if type(steps) is not Dim:
+        return w.constant(node.op.reference(node.shape, node.dtype, *node.attrs))
+    number = w.add("Reshape", [w.extent(steps), w.integers([])])
+    one, zero = w.constant(1, np.int64), w.constant(0, np.int64)
+    k = w.add("Range", [zero, number, one])
+    last = w.add("Max", [w.add("Sub", [number, one]), one])
+    step = w.add("Div", [w.constant(stop - start, np.float64), w.cast(last, int64, float64)])
+
+    def steps_of(count: str) -> str:
+        return w.add("Mul", [w.cast(count, int64, float64), step])
+
+    from_start = w.add("Add", [w.constant(start, np.float64), steps_of(k)])
+    from_stop = w.add("Sub", [w.constant(stop, np.float64), steps_of(w.add("Sub", [last, k]))])
+    first_half = w.add("Less", [k, w.add("Div", [number, w.constant(2, np.int64)])])
+    return w.cast(w.add("Where", [first_half, from_start, from_stop]), float64, node.dtype)
+
+
 @emits("arange")
 def _arange(w: Writer, node: Node, operands: Sequence[str]) -> str:
     a = node.named_attrs()
     parts = [a["start"], a["stop"], a["step"]]
     if any(type(p) is Dim for p in parts):
-        names = [w.add("Reshape", [w.extents([p]), w.integers([])]) for p in parts]
-        return w.cast(w.add("Range", names), int64, node.dtype)
+        falling = (
+            a["step"] < 0
+        )  # ONNX Runtime makes Gather at a Range that falls to -1 a Slice, whose -1 is the last element
+        start, stop, step = (
+            w.add("Reshape", [w.extents([p]), w.integers([])]) for p in ([0, node.shape[0], 1] if falling else parts)
+        )
+        places = w.add("Range", [start, stop, step])
+        if falling:
+            places = w.add("Add", [w.add("Mul", [places, w.integers([a["step"]])]), w.extents([a["start"]])])
+        return w.cast(places, int64, node.dtype)
     dtype = node.dtype if node.dtype.is_floating_point else int64
     return w.cast(w.add("Range", [w.constant(p, dtype.numpy) for p in parts]), dtype, node.dtype)
 
@@ -259,6 +288,8 @@ def _arange(w: Writer, node: Node, operands: Sequence[str]) -> str:
 @emits("reshape")
 def _reshape(w: Writer, node: Node, operands: Sequence[str]) -> str:
     shape = node.shape
+    if identical(shape, node.inputs[0].shape):
+        return operands[0]
     symbols = [k for k, d in enumerate(shape) if type(d) is Dim]
     if len(symbols) == 1 and 0 not in [int(d) for d in shape]:
         wanted = w.integers([-1 if k in symbols else d for k, d in enumerate(shape)])
@@ -269,7 +300,15 @@ def _reshape(w: Writer, node: Node, operands: Sequence[str]) -> str:
 
 @emits("permute")
 def _permute(w: Writer, node: Node, operands: Sequence[str]) -> str:
-    return w.add("Transpose", operands, perm=list(node.named_attrs()["axes"]))
+    return _transposed(w, operands[0], node.named_attrs()["axes"])
+
+
+def _transposed(w: Writer, x: str, axes: Sequence[int]) -> str:
+    before = w.made.get(x)
+    if before is not None and before.op_type == "Transpose":
+        x, first = before.input[0], before.attribute[0].ints
+        axes = [first[k] for k in axes]
+    return x if list(axes) == sorted(axes) else w.add("Transpose", [x], perm=list(axes))
 
 
 @emits("expand")
@@ -329,6 +368,41 @@ def _take(w: Writer, node: Node, operands: Sequence[str]) -> str:
 @emits("gather")
 def _gather(w: Writer, node: Node, operands: Sequence[str]) -> str:
     return w.add("GatherElements", operands, axis=node.named_attrs()["axis"])
+
+
+@emits("gather_nd")
+def _gather_nd(w: Writer, node: Node, operands: Sequence[str]) -> str:
+    lead = node.shape[: node.ndim - (node.inputs[0].ndim - len(operands) + 1)]
+    return w.add("GatherND", [operands[0], _places(w, node.inputs[1:], operands[1:], lead)])
+
+
+@emits("scatter_nd")
+def _scatter_nd(w: Writer, node: Node, operands: Sequence[str]) -> str:
+    x, updates, *indices = operands
+    source = node.inputs[1]
+    lead = source.shape[: source.ndim - (node.ndim - len(indices))]
+    return w.add(
+        "ScatterND", [x, _places(w, node.inputs[2:], indices, lead), w.cast(updates, source.dtype, node.dtype)]
+    )
+
+
+def _places(w: Writer, indices: Sequence[Node], names: Sequence[str], lead: Sequence[int]) -> str:
+    """Indices of several dimensions as one value (*lead, dimensions)."""
+    parts = []
+    for name, n in zip(names, indices):
+        whole = name if identical(n.shape, lead) else w.add("Expand", [name, w.extents(lead)])
+        parts.append(w.add("Unsqueeze", [w.cast(whole, n.dtype, int64), w.integers([-1])]))
+    return parts[0] if len(parts) == 1 else w.add("Concat", parts, axis=-1)
+
+
+@emits("argsort")
+def _argsort(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
+    """Of equal elements TopK gives the first one first, too; where it puts a NaN is not said."""
+    a = node.named_attrs()
+    if not w.takes("TopK", node.inputs[0].dtype):
+        return None
+    count = w.extents([node.shape[a["axis"]]])
+    return w.add("TopK", [*operands, count], outputs=2, axis=a["axis"], largest=int(a["descending"]))[1]
 
 
 @emits("scatter")
@@ -409,8 +483,8 @@ def _dot(w: Writer, node: Node, operands: Sequence[str]) -> str:
     left, right = operands
     trans_a, trans_b = node.attrs
     swap = [*range(a.ndim - 2), a.ndim - 1, a.ndim - 2]
-    left = w.add("Transpose", [left], perm=swap) if trans_a else left
-    right = right if trans_b else w.add("Transpose", [right], perm=swap)  # the rows of the second are columns
+    left = _transposed(w, left, swap) if trans_a else left
+    right = _transposed(w, right, swap) if trans_b else right
     return w.add("MatMul", [left, right])
 
 
@@ -419,7 +493,7 @@ def _linear(w: Writer, node: Node, operands: Sequence[str]) -> str:
     x, weight, *bias = operands
     if node.inputs[0].ndim == 2:
         return w.add("Gemm", [x, weight, *bias], transB=1)
-    y = w.add("MatMul", [x, w.add("Transpose", [weight], perm=[1, 0])])
+    y = w.add("MatMul", [x, _transposed(w, weight, [1, 0])])
     return w.add("Add", [y, *bias]) if bias else y
 
 
@@ -469,7 +543,10 @@ def _layer_norm(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
     if w.opset < 17:
         return None
     x, *more = operands
-    shape = [int(d) for d in node.shape[node.ndim - a["dims"] :]]
+    normalized = node.shape[node.ndim - a["dims"] :]
+    if not more and any(type(d) is Dim for d in normalized):
+        return None
+    shape = [int(d) for d in normalized]
     if not more:
         more = [w.constant(np.ones(shape, node.dtype.numpy))]
     return w.add("LayerNormalization", [x, *more], axis=-a["dims"], epsilon=float(a["eps"]))
@@ -481,6 +558,10 @@ def _pool(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
     if a.get("divisor_override") or node.ndim != len(a["kernel"]) + 2:
         return None
     padding = list(a["padding"])
+    if any(type(k) is Dim for k in a["kernel"]):
+        whole = identical(a["kernel"], node.inputs[0].shape[2:]) and not any(padding)
+        operator = "GlobalMaxPool" if node.op.name == "max_pool" else "GlobalAveragePool"
+        return w.add(operator, operands) if whole else None
     more: dict[str, Any] = {"ceil_mode": int(a["ceil_mode"])}
     if node.op.name == "max_pool":
         more["dilations"] = list(a["dilation"])
@@ -525,7 +606,7 @@ def _attention(w: Writer, node: Node, operands: Sequence[str]) -> str | None:
         return None
     dtype = node.dtype.numpy
     scale = _attention_scale(w, node, a["scale"])
-    scores = w.add("MatMul", [w.add("Mul", [q, scale]), w.add("Transpose", [k], perm=[0, 1, 3, 2])])
+    scores = w.add("MatMul", [w.add("Mul", [q, scale]), _transposed(w, k, [0, 1, 3, 2])])
     masks = [(mask[0], node.inputs[3].dtype is bool_)] if mask else []
     if a["is_causal"]:
         ones = w.onnx.numpy_helper.from_array(np.array([1], np.float32))

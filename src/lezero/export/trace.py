@@ -9,17 +9,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lezero.export import resize
+from lezero.export.errors import ExportError
+from lezero.export.recurrent import Recorder
 from lezero.export.state import unchanged
 from lezero.graph.dim import Dim as Extent
 from lezero.graph.dim import Guard, noting_guards
 from lezero.graph.node import Graph, Node
-from lezero.runtime import explain
-from lezero.runtime.recorder import _PACKAGE, import_handle
+from lezero.runtime.aside import ExplainError, recorded_only
+from lezero.runtime.leaves import import_handle
+from lezero.runtime.sites import PACKAGE, user_site
+from lezero.runtime.whole import WHOLE
+from lezero.switched import switched
 from lezero.tensor import Tensor, no_grad, tensor
-
-
-class ExportError(ValueError):
-    """What cannot be exported; the message names the operation and the user's line."""
 
 
 class Asked(NamedTuple):
@@ -34,11 +36,15 @@ class _Asked(list[Asked]):
 
     def append(self, guard: Any) -> None:
         frame = sys._getframe(3)  # beyond Dim's operator and what it calls
-        if not frame.f_code.co_filename.startswith(_PACKAGE):
+        if not frame.f_code.co_filename.startswith(PACKAGE):
             super().append(Asked(guard, (frame.f_code.co_filename, frame.f_lineno)))
 
     def extend(self, guards: Any) -> None:
         pass
+
+    def ask(self, guard: Guard) -> None:
+        """A question that is the program's, though a function of ours asks."""
+        super().append(Asked(guard, user_site() or ("", 0)))
 
 
 @dataclass
@@ -100,20 +106,22 @@ def _traced(
     with (
         unchanged(function),
         no_grad(),
-        explain.recorded_only(getattr(function, "__name__", type(function).__name__)) as (rec, _),
+        recorded_only(getattr(function, "__name__", type(function).__name__)) as (rec, _),
     ):
         for example, name in zip(examples, names):
             example._dynamic = tuple(sorted(dynamic.get(name, {})))
-            import_handle(rec, example)
-        inputs = [rec.imported[id(t)] for t in examples]
-        with noting_guards(asked):
+            # Its value is not there to be read: the file would have what follows from it for ever.
+            example._node, example._rec, example._buffer = import_handle(rec, example), rec, None
+        inputs = [t._node for t in examples]
+        known = _names(function)
+        whole = {"layers": Recorder(inputs, known), "interpolate": resize.recorder(asked.ask)}
+        with noting_guards(asked), switched(WHOLE, "parts", whole):
             result = _called(function, examples, sizes, args, names, dynamic)
         results = list(_tensors(result))
         if not results:
             raise ExportError(f"{type(function).__name__} gave no tensor")
         given = {id(t): node for t, node in zip(examples, inputs)}
         nodes = tuple(given.get(id(r)) or (r._node if r._rec is rec else import_handle(rec, r)) for r in results)
-        known = _names(function)
         constants: dict[Node, tuple[str, np.ndarray]] = {}
         for node, handle, buffer in zip(rec.leaf_nodes, rec.leaf_handles, rec.buffers):
             if node not in inputs:
@@ -133,8 +141,10 @@ def _called(
     """The function's result; what stops it is told as what it means for an export."""
     try:
         return function(*examples)
-    except explain.ExplainError as error:
+    except ExplainError as error:
         raise ExportError(f"a file has one way to go, and a value is read while it is recorded: {error}") from None
+    except ExportError:
+        raise
     except ValueError as error:
         given = {c: int(t.shape[a]) for t, n in zip(args, names) for a, c in dynamic.get(n, {}).items()}
         if given == dict(sizes):

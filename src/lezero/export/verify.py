@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from lezero.export.errors import ExportError
 from lezero.export.state import unchanged
-from lezero.export.trace import ExportError, _resized, _tensors
+from lezero.export.trace import _resized, _tensors
 from lezero.onnx.program import package
 from lezero.tensor import Tensor, no_grad
 
@@ -39,19 +40,26 @@ def compare(
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no class in common
-        raise ExportError(
-            f"ONNX Runtime cannot run the file, so it is not compared; verify=False writes it for others: {error}"
-        ) from error
+        raise _cannot_run(error) from error
     found = []
     for sizes in _cases(examples, names, dynamic, dims):
         inputs = [_resized(t, dynamic.get(n, {}), sizes) for t, n in zip(examples, names)]
         with unchanged(model), no_grad():
             wanted = [t.detach().numpy() for t in _tensors(_called(model, inputs, sizes))]
-        got = session.run(None, {n: t.numpy() for n, t in zip(names, inputs) if n in _inputs(session)})
+        try:
+            got = session.run(None, {n: t.numpy() for n, t in zip(names, inputs) if n in _inputs(session)})
+        except Exception as error:  # some kernels are missing only when they are called
+            raise _cannot_run(error) from error
         found.append(
             {"sizes": sizes, "difference": max(_difference(g, w, sizes) for g, w in zip(got, wanted, strict=True))}
         )
     return json.dumps({"runtime": f"onnxruntime {onnxruntime.__version__}", "cases": found})
+
+
+def _cannot_run(error: Exception) -> ExportError:
+    return ExportError(
+        f"ONNX Runtime cannot run the file, so it is not compared; verify=False writes it for others: {error}"
+    )
 
 
 def _check(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,13 @@ from lezero.onnx.program import package
 
 _NAMES = {"float32": "float", "float64": "double"}
 """What ONNX calls dtypes, where it is something else."""
+
+
+def _positive(atom: tuple) -> bool:
+    """Whether an atom of an extent's expression is 0 or more at all extents, as far as signs say it."""
+    return atom[0] == "s" or all(
+        factor >= 0 and all(map(_positive, atoms)) for poly in atom[1:] for atoms, factor in poly
+    )
 
 
 class Writer:
@@ -30,6 +37,7 @@ class Writer:
         self.bindings = bindings
         self.onnx, self.opset, self.places, self.symbols = package(), opset, places, symbols
         self.nodes: list[Any] = []
+        self.made: dict[str, Any] = {}  # result -> its node
         self.constants: dict[str, np.ndarray] = {}
         self._taken: set[str] = set()
         self._known: dict[Any, str] = {}
@@ -47,8 +55,16 @@ class Writer:
         """A node; the name of its result, or a list of them."""
         names = [self.fresh(stem or operator.lower()) for _ in range(outputs)]
         attributes = {k: v for k, v in attributes.items() if v is not None}
-        self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), names, name=names[0], **attributes))
+        node = self.onnx.helper.make_node(operator, list(inputs), names, name=names[0], **attributes)
+        self.nodes.append(node)
+        self.made |= dict.fromkeys(names, node)
         return names[0] if outputs == 1 else names
+
+    def once(self, key: Any, write: Callable[[], Any]) -> Any:
+        """What `write` gives, which is called at the first asking for `key`."""
+        if key not in self._known:
+            self._known[key] = write()
+        return self._known[key]
 
     def constant(self, value: Any, dtype: Any = None, name: str = "") -> str:
         """A constant; equal small ones without a name of their own are one."""
@@ -64,6 +80,18 @@ class Writer:
 
     def integers(self, values: Sequence[int]) -> str:
         return self.constant(np.array([int(v) for v in values], np.int64).reshape(len(values)))
+
+    def leave_out_unused(self, outputs: Sequence[str]) -> None:
+        """Only nodes and constants that `outputs` need stay."""
+        needed = set(outputs)
+        kept = []
+        for node in reversed(self.nodes):
+            if not needed.isdisjoint(node.output):
+                needed.update(node.input)
+                kept.append(node)
+        self.nodes[:] = kept[::-1]
+        for name in self.constants.keys() - needed:
+            del self.constants[name]
 
     # -- extents ------------------------------------------------------------------------------------------------
 
@@ -111,9 +139,18 @@ class Writer:
                     "Gather", [whole, self.integers([axis])], axis=0, stem=self.symbols[atom[1]]
                 )
             else:
-                operands = [self._polynomial(p) if p else self.integers([0]) for p in atom[1:]]
-                self._known[key] = self.add("Div" if atom[0] == "//" else "Mod", operands, stem="extent")
+                a, b = (self._polynomial(p) if p else self.integers([0]) for p in atom[1:])
+                self._known[key] = self._divided(a, b, _positive(atom)) if atom[0] == "//" else self._rest(a, b)
         return self._known[key]
+
+    def _rest(self, a: str, b: str) -> str:
+        return self.add("Mod", [a, b], stem="extent")
+
+    def _divided(self, a: str, b: str, positive: bool) -> str:
+        """Rounded down; Div cuts off towards zero."""
+        return self.add(
+            "Div", [a if positive else self.add("Sub", [a, self._rest(a, b)], stem="extent"), b], stem="extent"
+        )
 
     def takes(self, operator: str, dtype: DType) -> bool:
         """Whether the operator, in this version, is defined for operands of a dtype."""

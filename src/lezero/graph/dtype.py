@@ -31,6 +31,7 @@ class DType:
 
     @property
     def differentiable(self) -> bool:
+        """Whether there are gradients in it: floating and complex dtypes."""
         return self.kind in "fc"
 
     def __repr__(self) -> str:
@@ -40,9 +41,11 @@ class DType:
         return (by_name, (self.name,))
 
     def to_real(self) -> DType:
+        """The dtype of the parts of its complex numbers; itself for others."""
         return {"complex64": float32, "complex128": float64}.get(self.name, self)
 
     def to_complex(self) -> DType:
+        """The complex dtype whose parts hold its numbers; itself for what is not floating."""
         return {"float32": complex64, "float64": complex128, "float16": complex64, "bfloat16": complex64}.get(
             self.name, self
         )
@@ -84,6 +87,7 @@ def by_name(name: str) -> DType:
 
 
 def default_dtype() -> DType:
+    """The dtype of tensors made from Python floats."""
     return _default
 
 

@@ -100,8 +100,10 @@ def toposort(outputs: Iterable[Node]) -> list[Node]:
             for n in rest:
                 if n not in done:
                     done.add(n)
-                    stack.append((n, iter(n.inputs)))
-                    break
+                    if n.inputs:
+                        stack.append((n, iter(n.inputs)))
+                        break
+                    order.append(n)
             else:
                 order.append(node)
                 stack.pop()
@@ -134,8 +136,9 @@ class Graph:
         """A graph in which each node is ``change(node, new_inputs)``; return the node itself to leave it as it is."""
         new: dict[Node, Node] = {}
         for node in self.nodes():
-            inputs = tuple(new[n] for n in node.inputs)
-            new[node] = change(node, inputs)
+            new[node] = change(node, tuple([new[n] for n in node.inputs]))
+        if all(made is node for node, made in new.items()):
+            return self  # whose order is known
         return Graph(self.leaves, tuple(new[n] for n in self.outputs))
 
     def at(self, bindings: Sequence[int]) -> Graph:

@@ -18,7 +18,15 @@ from lezero.hal.buffer import Buffer
 
 @dataclass
 class Properties:
-    """What there is to know about a device."""
+    """What there is to know about a device.
+
+    name : of the processor
+    kind : such as "cpu"
+    cores : how many it may use
+    memory_bytes : how much there is
+    level : which instructions are used, for ``LEZERO_CPU``
+    details : what else its backend says
+    """
 
     name: str
     kind: str

@@ -20,14 +20,16 @@ class Buffer:
         The dimensions from the outermost to the innermost in memory; None is row-major.
     address : int
         Of the first element; found out when first asked for, where it was not given.
+    version : int
+        How often a run wrote other values into it.
     """
 
-    __slots__ = ("__weakref__", "address", "array", "device", "order")
+    __slots__ = ("__weakref__", "address", "array", "device", "order", "version")
 
     def __init__(
         self, array: np.ndarray, device: str = "cpu", order: tuple[int, ...] | None = None, address: int | None = None
     ):
-        self.array, self.device, self.order = array, device, order
+        self.array, self.device, self.order, self.version = array, device, order, 0
         if address is not None:
             self.address = address
 

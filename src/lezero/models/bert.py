@@ -266,7 +266,7 @@ class BertForMaskedLM(PublishedModel):
 
 
 class BertForSequenceClassification(PublishedModel):
-    """The encoder with a classifier of whole sequences on its pooler."""
+    """The encoder with a classifier of whole sequences, into `num_labels`, on its pooler; see :class:`BertConfig`."""
 
     body = "bert"
 

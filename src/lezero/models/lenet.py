@@ -40,5 +40,5 @@ class LeNet5(nn.Module):
 
 
 def lenet5(num_classes: int = 10, in_channels: int = 1) -> LeNet5:
-    """LeNet-5 for 28×28 images: 61,706 parameters with the defaults."""
+    """LeNet-5 for 28×28 images of `in_channels`, giving scores (batch, `num_classes`): 61,706 parameters with the defaults."""
     return LeNet5(num_classes, in_channels)

@@ -79,6 +79,7 @@ class _Indexed(Module):
         return self
 
     def pop(self, index: int = -1) -> Module:
+        """Take the module at `index` out, and give it."""
         module = self[index]
         del self[index]
         return module
@@ -163,24 +164,30 @@ class ModuleDict(Module):
         return key in self._module_names
 
     def keys(self) -> Iterable[str]:
+        """The names, in order of insertion."""
         return self._module_names.keys()
 
     def items(self) -> Iterable[tuple[str, Module]]:
+        """(name, module), in order of insertion."""
         return self._modules.items()  # type: ignore[return-value]
 
     def values(self) -> Iterable[Module]:
+        """The modules, in order of insertion."""
         return self._modules.values()  # type: ignore[return-value]
 
     def clear(self) -> None:
+        """Take all modules out."""
         for key in list(self._module_names):
             delattr(self, key)
 
     def pop(self, key: str) -> Module:
+        """Take a module out, and give it; KeyError where there is none."""
         module = self[key]
         del self[key]
         return module
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Put modules in: a dictionary, or (name, module) pairs."""
         if not isinstance(modules, Mapping):
             try:
                 modules = dict(modules)
@@ -233,11 +240,13 @@ class ParameterList(Module):
         setattr(self, self._name_at(index), _parameter(value))
 
     def append(self, value: Any) -> ParameterList:
+        """Put one more at the end."""
         self._size += 1
         self[self._size - 1] = value
         return self
 
     def extend(self, values: Iterable[Any]) -> ParameterList:
+        """Put several more at the end."""
         for v in list(values):
             self.append(v)
         return self
@@ -285,27 +294,34 @@ class ParameterDict(Module):
         return key in self._keys
 
     def keys(self) -> Iterable[str]:
+        """The names, in order of insertion."""
         return self._keys.keys()
 
     def items(self) -> Iterable[tuple[str, Any]]:
+        """(name, parameter), in order of insertion."""
         return [(k, self.__dict__[k]) for k in self._keys]
 
     def values(self) -> Iterable[Any]:
+        """The parameters, in order of insertion."""
         return [self.__dict__[k] for k in self._keys]
 
     def get(self, key: str, default: Any = None) -> Any:
+        """The parameter of a name, or `default`."""
         return self.__dict__[key] if key in self._keys else default
 
     def pop(self, key: str) -> Any:
+        """Take a parameter out, and give it; KeyError where there is none."""
         value = self[key]
         del self[key]
         return value
 
     def clear(self) -> None:
+        """Take all parameters out."""
         for key in list(self._keys):
             del self[key]
 
     def update(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Put parameters in: a dictionary, or (name, parameter) pairs."""
         for key, value in dict(values).items():
             self[key] = value
 

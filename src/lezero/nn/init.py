@@ -114,11 +114,13 @@ def constant_(tensor: Tensor, val: float) -> Tensor:
 
 @no_grad()
 def ones_(tensor: Tensor) -> Tensor:
+    """Ones everywhere."""
     return tensor.fill_(1.0)
 
 
 @no_grad()
 def zeros_(tensor: Tensor) -> Tensor:
+    """Zeros everywhere."""
     return tensor.fill_(0.0)
 
 
@@ -132,7 +134,7 @@ def eye_(tensor: Tensor) -> Tensor:
 
 @no_grad()
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """Convolution weights that pass as many channels through unchanged as they can, in each group."""
+    """Weights of convolutions that pass as many channels through unchanged as they can, in each of `groups`."""
     if tensor.ndim not in (3, 4, 5):
         raise ValueError(f"dirac_: a tensor of 3 to 5 dimensions is needed, got shape {tuple(tensor.shape)}")
     if tensor.shape[0] % groups:
@@ -177,7 +179,12 @@ def kaiming_uniform_(
     nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:
-    """Uniform within ±gain·√(3/fan) (He et al. 2015); `a` is the slope of a leaky ReLU."""
+    """Uniform within ±gain·√(3/fan) (He et al. 2015).
+
+    a : the slope of a leaky ReLU
+    mode : {"fan_in", "fan_out"}; which size keeps its variance, forward or backward
+    nonlinearity : what follows, for ``calculate_gain``
+    """
     bound = math.sqrt(3.0) * _kaiming_std("kaiming_uniform_", tensor, a, mode, nonlinearity)
     return tensor.uniform_(-bound, bound, generator=generator)
 
@@ -190,7 +197,12 @@ def kaiming_normal_(
     nonlinearity: str = "leaky_relu",
     generator: Generator | None = None,
 ) -> Tensor:
-    """Normal with deviation gain/√fan (He et al. 2015)."""
+    """Normal with deviation gain/√fan (He et al. 2015).
+
+    a : the slope of a leaky ReLU
+    mode : {"fan_in", "fan_out"}; which size keeps its variance, forward or backward
+    nonlinearity : what follows, for ``calculate_gain``
+    """
     std = _kaiming_std("kaiming_normal_", tensor, a, mode, nonlinearity)
     return tensor.normal_(0.0, std, generator=generator)
 
@@ -201,7 +213,7 @@ def _kaiming_std(name: str, t: Tensor, a: float, mode: str, nonlinearity: str) -
 
 @no_grad()
 def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
-    """Orthonormal rows or columns, whichever are fewer (Saxe et al. 2013); further dimensions count as columns."""
+    """Orthonormal rows or columns, whichever are fewer (Saxe et al. 2013), times `gain`; further dimensions count as columns."""
 
     rows, columns = _matrix_shape("orthogonal_", tensor)
     draws = empty(rows, columns).normal_(0.0, 1.0, generator=generator).numpy().astype(np.float64)

@@ -19,7 +19,7 @@ from lezero.nn.normalization import (
     InstanceNorm3d,
 )
 from lezero.nn.parameter import Buffer, Parameter, new_buffer
-from lezero.runtime.recorder import assign
+from lezero.runtime.writes import assign
 from lezero.tensor import Tensor, no_grad
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lezero.runtime.recorder import kind_of
+from lezero.runtime.leaves import kind_of
 from lezero.tensor import Tensor
 
 if TYPE_CHECKING:

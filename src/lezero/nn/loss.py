@@ -43,6 +43,7 @@ class CrossEntropyLoss(_Loss):
     ----------
     weight : (classes,), optional
     ignore_index : int, targets that do not count
+    reduction : {"mean", "sum", "none"}
     label_smoothing : float, 0 to 1
     """
 
@@ -66,6 +67,7 @@ class NLLLoss(_Loss):
     ----------
     weight : (classes,), optional
     ignore_index : int, targets that do not count
+    reduction : {"mean", "sum", "none"}
     """
 
     function = staticmethod(F.nll_loss)
@@ -76,7 +78,10 @@ class NLLLoss(_Loss):
 
 
 class MSELoss(_Loss):
-    """Squared error."""
+    """Squared error.
+
+    Parameters are those of :func:`~lezero.nn.functional.mse_loss`.
+    """
 
     function = staticmethod(F.mse_loss)
 
@@ -85,7 +90,10 @@ class MSELoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """Absolute error."""
+    """Absolute error.
+
+    Parameters are those of :func:`~lezero.nn.functional.l1_loss`.
+    """
 
     function = staticmethod(F.l1_loss)
 
@@ -94,7 +102,10 @@ class L1Loss(_Loss):
 
 
 class SmoothL1Loss(_Loss):
-    """Squared error below `beta`, absolute error above it (Girshick 2015)."""
+    """Squared error below `beta`, absolute error above it (Girshick 2015).
+
+    Parameters are those of :func:`~lezero.nn.functional.smooth_l1_loss`.
+    """
 
     function = staticmethod(F.smooth_l1_loss)
 
@@ -103,7 +114,10 @@ class SmoothL1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """Half the squared error below `delta`, a straight line above it."""
+    """Half the squared error below `delta`, a straight line above it.
+
+    Parameters are those of :func:`~lezero.nn.functional.huber_loss`.
+    """
 
     function = staticmethod(F.huber_loss)
 
@@ -112,7 +126,10 @@ class HuberLoss(_Loss):
 
 
 class BCELoss(_Loss):
-    """Cross-entropy of probabilities with targets between 0 and 1; `weight` multiplies each element."""
+    """Cross-entropy of probabilities with targets between 0 and 1; `weight` multiplies each element.
+
+    Parameters are those of :func:`~lezero.nn.functional.binary_cross_entropy`.
+    """
 
     function = staticmethod(F.binary_cross_entropy)
     tensors = ("weight",)
@@ -122,7 +139,10 @@ class BCELoss(_Loss):
 
 
 class BCEWithLogitsLoss(_Loss):
-    """Cross-entropy of logits with targets between 0 and 1; `pos_weight` multiplies the positive part."""
+    """Cross-entropy of logits with targets between 0 and 1; `pos_weight` multiplies the positive part.
+
+    Parameters are those of :func:`~lezero.nn.functional.binary_cross_entropy_with_logits`.
+    """
 
     function = staticmethod(F.binary_cross_entropy_with_logits)
     tensors = ("weight", "pos_weight")
@@ -132,7 +152,10 @@ class BCEWithLogitsLoss(_Loss):
 
 
 class KLDivLoss(_Loss):
-    """Kullback-Leibler divergence of log-probabilities; `reduction` may be "batchmean", the mathematical definition."""
+    """Kullback-Leibler divergence of log-probabilities; `reduction` may be "batchmean", the mathematical definition.
+
+    Parameters are those of :func:`~lezero.nn.functional.kl_div`.
+    """
 
     function = staticmethod(F.kl_div)
 
@@ -141,7 +164,10 @@ class KLDivLoss(_Loss):
 
 
 class GaussianNLLLoss(Module):
-    """Minus the log-likelihood under a normal distribution of given mean and variance."""
+    """Minus the log-likelihood under a normal distribution of given mean and variance.
+
+    Parameters are those of :func:`~lezero.nn.functional.gaussian_nll_loss`.
+    """
 
     def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean"):
         super().__init__()
@@ -152,7 +178,10 @@ class GaussianNLLLoss(Module):
 
 
 class CosineEmbeddingLoss(Module):
-    """Pulls pairs together (target 1) or apart (target -1) by their angle."""
+    """Pulls pairs together (target 1) or apart (target -1) by their angle.
+
+    Parameters are those of :func:`~lezero.nn.functional.cosine_embedding_loss`.
+    """
 
     def __init__(self, margin: float = 0.0, reduction: str = "mean"):
         super().__init__()
@@ -163,7 +192,10 @@ class CosineEmbeddingLoss(Module):
 
 
 class MarginRankingLoss(Module):
-    """``max(0, -target * (input1 - input2) + margin)``."""
+    """``max(0, -target * (input1 - input2) + margin)``.
+
+    Parameters are those of :func:`~lezero.nn.functional.margin_ranking_loss`.
+    """
 
     def __init__(self, margin: float = 0.0, reduction: str = "mean"):
         super().__init__()
@@ -174,7 +206,10 @@ class MarginRankingLoss(Module):
 
 
 class TripletMarginLoss(Module):
-    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``."""
+    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``.
+
+    Parameters are those of :func:`~lezero.nn.functional.triplet_margin_loss`.
+    """
 
     def __init__(
         self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False, reduction: str = "mean"

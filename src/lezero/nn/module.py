@@ -10,8 +10,8 @@ from lezero.misspelt import SpeltArguments
 from lezero.nn import hooks, state
 from lezero.nn.located import name_layer
 from lezero.nn.parameter import Buffer, Parameter, clear_grads
-from lezero.runtime import recorder
-from lezero.runtime.recorder import assign
+from lezero.runtime import recording
+from lezero.runtime.writes import assign
 from lezero.tensor import Tensor, no_grad
 from lezero.tensor.names import Elsewhere
 
@@ -56,8 +56,8 @@ class Module(SpeltArguments):
         raise NotImplementedError(f"{type(self).__name__} does not define forward()")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if recorder.capturing and recorder.STATE.capture is not None:
-            recorder.STATE.capture.saw(self)
+        if recording.capturing and recording.STATE.capture is not None:
+            recording.STATE.capture.saw(self)
         try:
             if self._hooks is None:
                 return self.forward(*args, **kwargs)
@@ -176,6 +176,7 @@ class Module(SpeltArguments):
                 yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
     def modules(self) -> Iterator[Module]:
+        """This module and all below it, a shared one once."""
         for _, module in self.named_modules():
             yield module
 
@@ -192,6 +193,7 @@ class Module(SpeltArguments):
                 yield name, child
 
     def children(self) -> Iterator[Module]:
+        """Direct children, a shared one once."""
         for _, module in self.named_children():
             yield module
 
@@ -217,15 +219,18 @@ class Module(SpeltArguments):
         return self._named_tensors("_parameter_names", prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """All parameters (with `recurse`, those of modules below too), a tied one once."""
         for _, p in self.named_parameters(recurse=recurse):
             yield p
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
+        """Buffers with their paths, as ``named_parameters``."""
         return self._named_tensors("_buffer_names", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """All buffers (with `recurse`, those of modules below too), a shared one once."""
         for _, b in self.named_buffers(recurse=recurse):
             yield b
 
@@ -243,9 +248,11 @@ class Module(SpeltArguments):
         return module
 
     def get_parameter(self, target: str) -> Parameter:
+        """The parameter at a dotted path; AttributeError where there is none."""
         return self._get_tensor(target, "_parameter_names", "parameter")
 
     def get_buffer(self, target: str) -> Tensor:
+        """The buffer at a dotted path; AttributeError where there is none."""
         return self._get_tensor(target, "_buffer_names", "buffer")
 
     def _get_tensor(self, target: str, registry: str, kind: str) -> Any:
@@ -305,18 +312,23 @@ class Module(SpeltArguments):
         return self._convert(probe)
 
     def type(self: M, dtype: Any) -> M:
+        """Convert all parameters and buffers to a dtype, in place."""
         return self._convert(lambda t: t.to(dtype))
 
     def float(self: M) -> M:
+        """Convert floating parameters and buffers to float32, in place."""
         return self.to("float32")
 
     def double(self: M) -> M:
+        """Convert floating parameters and buffers to float64, in place."""
         return self.to("float64")
 
     def half(self: M) -> M:
+        """Convert floating parameters and buffers to float16, in place."""
         return self.to("float16")
 
     def bfloat16(self: M) -> M:
+        """Convert floating parameters and buffers to bfloat16, in place."""
         return self.to("bfloat16")
 
     cuda = Elsewhere("cuda", "model.to(device) moves it; lz.device.devices() lists the devices there are")
@@ -324,6 +336,7 @@ class Module(SpeltArguments):
     compile = Elsewhere("compile", "every recorded step is compiled, and lz.jit(model) captures calls as one run")
 
     def cpu(self: M) -> M:
+        """Move to the CPU, in place."""
         return self.to(device="cpu")
 
     # -- state --------------------------------------------------------------------------------------------------
@@ -355,6 +368,7 @@ class Module(SpeltArguments):
         raise RuntimeError(f"{type(self).__name__} has no extra state")
 
     def set_extra_state(self, state: Any) -> None:
+        """Take what ``get_extra_state`` gave when the state was saved; for subclasses that define both."""
         raise RuntimeError(f"{type(self).__name__} has no extra state")
 
     # -- hooks --------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ class PoissonNLLLoss(_Loss):
     log_input : the input is the logarithm of the rate
     full : with Stirling's approximation of the term that does not depend on the input
     eps : float, added to the rate where its logarithm is taken
+    reduction : {"mean", "sum", "none"}
     """
 
     function = staticmethod(F.poisson_nll_loss)
@@ -31,7 +32,10 @@ class PoissonNLLLoss(_Loss):
 
 
 class HingeEmbeddingLoss(_Loss):
-    """The input where the target is 1, ``max(0, margin - input)`` where it is -1."""
+    """The input where the target is 1, ``max(0, margin - input)`` where it is -1.
+
+    reduction : {"mean", "sum", "none"}
+    """
 
     function = staticmethod(F.hinge_embedding_loss)
 
@@ -56,6 +60,7 @@ class MultiMarginLoss(_Loss):
     p : 1 or 2
     margin : float
     weight : (classes,), optional
+    reduction : {"mean", "sum", "none"}
     """
 
     function = staticmethod(F.multi_margin_loss)
@@ -77,7 +82,10 @@ class MultiLabelMarginLoss(_Loss):
 
 
 class MultiLabelSoftMarginLoss(_Loss):
-    """Binary cross-entropy of each class's logit, averaged over the classes; `weight` (classes,) multiplies each."""
+    """Binary cross-entropy of each class's logit, averaged over the classes; `weight` (classes,) multiplies each.
+
+    reduction : {"mean", "sum", "none"}
+    """
 
     function = staticmethod(F.multilabel_soft_margin_loss)
     tensors = ("weight",)
@@ -91,7 +99,10 @@ class NLLLoss2d(NLLLoss):
 
 
 class TripletMarginWithDistanceLoss(Module):
-    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)`` for a distance of one's own."""
+    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)`` for a distance of one's own.
+
+    Parameters are those of :func:`~lezero.nn.functional.triplet_margin_with_distance_loss`.
+    """
 
     def __init__(
         self,

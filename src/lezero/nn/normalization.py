@@ -14,13 +14,28 @@ from lezero.nn.parameter import Parameter, new_buffer, new_parameter
 from lezero.tensor import Tensor, no_grad
 
 
-class _WithStatistics(Module):
+class _Affine(Module):
+    """A scale and a shift, each where it is wanted: what most normalisations share."""
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def _register_affine(self, shape: Sequence[int], scaled: bool, shifted: bool, device: Any, dtype: Any) -> None:
+        for name, wanted in (("weight", scaled), ("bias", scaled and shifted)):
+            self.register_parameter(name, new_parameter(*shape, device=device, dtype=dtype) if wanted else None)
+
+    def reset_parameters(self) -> None:
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+
+class _WithStatistics(_Affine):
     """Scale, shift and running statistics of channels: what batch and instance normalisation share."""
 
     ndims: tuple[int, ...]
     shapes: str
-    weight: Parameter | None
-    bias: Parameter | None
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
@@ -40,9 +55,7 @@ class _WithStatistics(Module):
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        self.register_parameter("weight", new_parameter(num_features, device=device, dtype=dtype) if affine else None)
-        shifted = affine and bias
-        self.register_parameter("bias", new_parameter(num_features, device=device, dtype=dtype) if shifted else None)
+        self._register_affine((num_features,), affine, bias, device, dtype)
         tracked = track_running_stats
         self.register_buffer("running_mean", new_buffer(num_features, device=device, dtype=dtype) if tracked else None)
         self.register_buffer(
@@ -62,10 +75,7 @@ class _WithStatistics(Module):
 
     def reset_parameters(self) -> None:
         self.reset_running_stats()
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        super().reset_parameters()
 
     def _channel_axis(self, x: Tensor) -> int:
         return 1
@@ -207,7 +217,7 @@ class InstanceNorm3d(_InstanceNorm):
     ndims, shapes = (4, 5), "(batch, channels, depth, height, width) or (channels, depth, height, width)"
 
 
-class LayerNorm(Module):
+class LayerNorm(_Affine):
     """Layer normalisation (Ba, Kiros & Hinton 2016) over the last dimensions.
 
     Parameters
@@ -217,9 +227,6 @@ class LayerNorm(Module):
     elementwise_affine, bias : bool
         Whether there are a `weight` (ones at first) and a `bias` (zeros), of `normalized_shape`.
     """
-
-    weight: Parameter | None
-    bias: Parameter | None
 
     def __init__(
         self,
@@ -233,19 +240,8 @@ class LayerNorm(Module):
         super().__init__()
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.normalized_shape, self.eps, self.elementwise_affine = shape, eps, elementwise_affine
-        self.register_parameter(
-            "weight", new_parameter(*shape, device=device, dtype=dtype) if elementwise_affine else None
-        )
-        self.register_parameter(
-            "bias", new_parameter(*shape, device=device, dtype=dtype) if elementwise_affine and bias else None
-        )
+        self._register_affine(shape, elementwise_affine, bias, device, dtype)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -294,7 +290,7 @@ class RMSNorm(Module):
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
-class GroupNorm(Module):
+class GroupNorm(_Affine):
     """Group normalisation (Wu & He 2018) of (batch, channels, ...).
 
     Parameters
@@ -304,9 +300,6 @@ class GroupNorm(Module):
     affine, bias : bool
         Whether there are a `weight` (ones at first) and, with it, a `bias` (zeros) for each channel.
     """
-
-    weight: Parameter | None
-    bias: Parameter | None
 
     def __init__(
         self,
@@ -322,16 +315,8 @@ class GroupNorm(Module):
         if num_groups < 1 or num_channels % num_groups:
             raise ValueError(f"GroupNorm: {num_channels} channels are not a multiple of {num_groups} groups")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        self.register_parameter("weight", new_parameter(num_channels, device=device, dtype=dtype) if affine else None)
-        shifted = affine and bias
-        self.register_parameter("bias", new_parameter(num_channels, device=device, dtype=dtype) if shifted else None)
+        self._register_affine((num_channels,), affine, bias, device, dtype)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
@@ -343,7 +328,8 @@ class GroupNorm(Module):
 class CrossMapLRN2d(Module):
     """Local response normalisation across channels as Torch had it: windows of an odd number of channels, `size` or one less.
 
-    Sums are divided by `size`, also at the first and last channels.
+    Sums are divided by `size`, also at the first and last channels.  Further parameters are those of
+    :func:`~lezero.nn.functional.local_response_norm`.
     """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1):
@@ -368,7 +354,10 @@ class CrossMapLRN2d(Module):
 
 
 class LocalResponseNorm(Module):
-    """Local response normalisation across channels (Krizhevsky et al. 2012)."""
+    """Local response normalisation across channels (Krizhevsky et al. 2012).
+
+    Parameters are those of :func:`~lezero.nn.functional.local_response_norm`.
+    """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
         super().__init__()

@@ -33,19 +33,28 @@ class _LPPool(Module):
 
 
 class LPPool1d(_LPPool):
-    """``(sum of x ** norm_type) ** (1 / norm_type)`` of each window of (batch, channels, length)."""
+    """``(sum of x ** norm_type) ** (1 / norm_type)`` of each window of (batch, channels, length).
+
+    Further parameters are those of :func:`~lezero.nn.functional.lp_pool1d`.
+    """
 
     function = staticmethod(F.lp_pool1d)
 
 
 class LPPool2d(_LPPool):
-    """``(sum of x ** norm_type) ** (1 / norm_type)`` of each window of (batch, channels, height, width)."""
+    """``(sum of x ** norm_type) ** (1 / norm_type)`` of each window of (batch, channels, height, width).
+
+    Further parameters are those of :func:`~lezero.nn.functional.lp_pool1d`.
+    """
 
     function = staticmethod(F.lp_pool2d)
 
 
 class LPPool3d(_LPPool):
-    """``(sum of x ** norm_type) ** (1 / norm_type)`` of each window of (batch, channels, depth, height, width)."""
+    """``(sum of x ** norm_type) ** (1 / norm_type)`` of each window of (batch, channels, depth, height, width).
+
+    Further parameters are those of :func:`~lezero.nn.functional.lp_pool1d`.
+    """
 
     function = staticmethod(F.lp_pool3d)
 

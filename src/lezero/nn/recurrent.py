@@ -14,7 +14,8 @@ from lezero.nn import functional as F
 from lezero.nn import init
 from lezero.nn.module import Module
 from lezero.nn.parameter import Parameter, new_parameter
-from lezero.nn.utils.rnn import PackedSequence
+from lezero.nn.utils.rnn import PackedSequence, WrittenSequence
+from lezero.runtime.whole import WHOLE
 from lezero.tensor import Tensor, cat, stack, zeros
 
 State = tuple[Tensor, ...]
@@ -125,6 +126,9 @@ def run_layers(
     -------
     the last layer's h at each step, shaped as `x`; and the last state of all layers, shaped as `state`
     """
+    whole = WHOLE.parts.get("layers")
+    if whole is not None and not packed and (made := whole(layers, x, state, dropout)) is not None:
+        return made
     last = []
     for number, directions in enumerate(layers):
         if number and dropout:
@@ -227,9 +231,12 @@ class RNNBase(Module):
         ]
 
     def _weights(self, layer: int, end: str) -> Weights:
-        own = self.__dict__
-        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
-        return KINDS[self.mode](*(own.get(f"{kind}_l{layer}{end}") for kind in kinds))  # type: ignore[arg-type]
+        def own(kind: str) -> Any:  # by attribute: it may be computed (nn.utils.parametrize)
+            return getattr(self, f"{kind}_l{layer}{end}")
+
+        b_ih, b_hh = (own("bias_ih"), own("bias_hh")) if self.bias else (None, None)
+        w_hr = own("weight_hr") if self.proj_size else None
+        return KINDS[self.mode](own("weight_ih"), own("weight_hh"), b_ih, b_hh, w_hr)
 
     def _widths(self) -> tuple[int, ...]:
         """Features of each part of the state."""
@@ -268,11 +275,10 @@ class RNNBase(Module):
         return y.transpose(0, 1) if self.batch_first else y, self._given(last)
 
     def _packed(self, sequence: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
+        if isinstance(sequence, WrittenSequence):
+            return self._written(sequence, hx)
         data, order, back = sequence.data, sequence.sorted_indices, sequence.unsorted_indices
-        if data.ndim != 2 or data.shape[-1] != self.input_size:
-            raise ValueError(
-                f"{type(self).__name__}: packed data (steps, {self.input_size}) is needed, got shape {tuple(data.shape)}"
-            )
+        self._check_packed(data, 2, "steps")
         sizes = [int(n) for n in sequence.sizes()]
         state = self._initial(hx, sizes[0], data)
         if hx is not None and order is not None:
@@ -281,6 +287,24 @@ class RNNBase(Module):
         if back is not None:
             last = tuple(s.index_select(1, back) for s in last)
         return sequence.with_data(y), self._given(last)
+
+    def _check_packed(self, data: Tensor, rank: int, rows: str) -> None:
+        if data.ndim != rank or data.shape[-1] != self.input_size:
+            raise ValueError(
+                f"{type(self).__name__}: packed data ({rows}, {self.input_size}) is needed, got shape {tuple(data.shape)}"
+            )
+
+    def _written(self, sequence: WrittenSequence, hx: Any) -> tuple[WrittenSequence, Any]:
+        x = sequence.padded
+        self._check_packed(x, 3, "length, batch")
+        state = self._initial(hx, x.shape[1], x)
+        made = WHOLE.parts["layers"](self._layer_weights(), x, state, self._dropout(), sequence.lengths)
+        if made is None:
+            raise ValueError(
+                f"{type(self).__name__}: packed sequences whose lengths are an argument of the model are written in float32 and "
+                f"float16 only, without autocast or gradients, got {x.dtype.name}"
+            )
+        return WrittenSequence(made[0], sequence.lengths), self._given(made[1])
 
     def _initial(self, hx: Any, batch: Any, x: Tensor) -> State:
         """The first states, (layers · directions, batch, features) each; `batch` is None without one."""
@@ -300,8 +324,13 @@ class RNNBase(Module):
         return state if len(state) > 1 else state[0]
 
     def _layers(self, x: Tensor, state: State, sizes: list, packed: bool) -> tuple[Tensor, State]:
-        weights = [[self._weights(layer, end) for end in self._ends] for layer in range(self.num_layers)]
-        return run_layers(weights, x, state, sizes, packed, self.dropout if self.training else 0.0)
+        return run_layers(self._layer_weights(), x, state, sizes, packed, self._dropout())
+
+    def _layer_weights(self) -> list[list[Weights]]:
+        return [[self._weights(layer, end) for end in self._ends] for layer in range(self.num_layers)]
+
+    def _dropout(self) -> float:
+        return self.dropout if self.training else 0.0
 
     def extra_repr(self) -> str:
         shown = [str(self.input_size), str(self.hidden_size)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from typing import Any
 from weakref import WeakMethod
@@ -29,7 +29,7 @@ class Captured:
     def __init__(self, method: WeakMethod[Callable[[Sequence[Any]], Any]]):
         self._method = method  # a circle would keep the weights until it is collected
 
-        def function(operands: Sequence[Any], numbers: Sequence[Number]) -> Any:
+        def function(operands: Sequence[Any], numbers: Sequence[Number], training: bool) -> Any:
             return _called(method, operands, numbers)
 
         self._jitted = Jitted(function)
@@ -37,24 +37,27 @@ class Captured:
         self._takes_numbers = self.refused = False
         self._lock = Lock()  # what was recorded is one thread's at a time
 
-    def __call__(self, operands: Sequence[Any]) -> Any:
+    def __call__(self, operands: Sequence[Any], training: bool) -> Any:
+        """training : the module's mode, which another form is recorded for"""
         with self._lock:
             while not self.refused:
                 try:
-                    return self._with_numbers(operands) if self._takes_numbers else self._jitted(tuple(operands), ())
+                    if self._takes_numbers:
+                        return self._with_numbers(operands, training)
+                    return self._jitted(tuple(operands), (), training)
                 except CaptureError:
                     self._takes_numbers, self.refused = True, self._takes_numbers
         return _called(self._method, operands, ())
 
-    def _with_numbers(self, operands: Sequence[Any]) -> Any:
-        numbers = tuple(number for k, value in enumerate(operands) for number in _number(k, value))
+    def _with_numbers(self, operands: Sequence[Any], training: bool) -> Any:
+        numbers = tuple([(k, array.dtype.str, array.item()) for k, array in _numbers(operands)])
         self._seen.add(numbers)
         if len(self._seen) > MAX_VARIANTS:
             raise CaptureError("too many numbers to hold forms for")
         rest = list(operands)
         for k, _, _ in numbers:
             rest[k] = None
-        return self._jitted(tuple(rest), numbers)
+        return self._jitted(tuple(rest), numbers, training)
 
 
 def _called(
@@ -68,7 +71,11 @@ def _called(
     return function(given)
 
 
-def _number(k: int, value: Any) -> tuple[Number, ...]:
-    if not isinstance(value, Tensor) or value.ndim or value.dtype.kind not in "iub":
-        return ()
-    return ((k, value.dtype.name, value.item()),)
+def _numbers(operands: Sequence[Tensor]) -> Iterator[tuple[int, np.ndarray]]:
+    """Which operands are single integers, and their values."""
+    for k, value in enumerate(operands):
+        if value._buffer is None and (value.ndim or value.dtype.kind not in "iub"):
+            continue
+        array = value._realized().array
+        if not array.ndim and array.dtype.kind in "iub":
+            yield k, array

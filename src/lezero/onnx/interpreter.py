@@ -127,9 +127,9 @@ def check_operands(program: Program, operands: Sequence[Any], converted: Mapping
     for declared, value in zip(program.body.inputs, operands):
         if declared.kind != "tensor":
             continue
-        if isinstance(value, Tensor):
+        if isinstance(value, (Tensor, np.ndarray)):
             _check_operand(declared, value, symbols, converted)
-        elif not isinstance(value, np.ndarray):
+        else:
             raise TypeError(f"input {declared} should be a Tensor or an array, not {type(value).__name__}")
 
 
@@ -161,12 +161,16 @@ def _now(declared: Declared, converted: Mapping[np.dtype, np.dtype]) -> np.dtype
 
 
 def _check_operand(
-    declared: Declared, value: Tensor, symbols: dict[str, tuple[int, str]], converted: Mapping[np.dtype, np.dtype]
+    declared: Declared,
+    value: Tensor | np.ndarray,
+    symbols: dict[str, tuple[int, str]],
+    converted: Mapping[np.dtype, np.dtype],
 ) -> None:
     name, dtype = declared.name, _now(declared, converted)
-    if dtype is not None and value.dtype.numpy != dtype:
+    have = value.dtype if isinstance(value, np.ndarray) else value.dtype.numpy
+    if dtype is not None and have != dtype:
         as_it_is = "" if dtype == declared.dtype else ", as the model's parameters are now"
-        raise OnnxError(f"input {name!r} should be {dtype.name}{as_it_is}, not {value.dtype.name}")
+        raise OnnxError(f"input {name!r} should be {dtype.name}{as_it_is}, not {have.name}")
     if declared.shape is None:
         return
     shown = shown_shape(declared.shape)

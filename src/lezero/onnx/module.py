@@ -17,8 +17,8 @@ from lezero.onnx.checks import check_functions
 from lezero.onnx.interpreter import Interpreter, check_operands, check_results
 from lezero.onnx.program import Body, OnnxError, Program, _bodies, package, read
 from lezero.onnx.registry import find, has_tensor_type, on_device
-from lezero.runtime.recorder import STATE
-from lezero.tensor import Tensor, is_grad_enabled
+from lezero.runtime.recording import STATE
+from lezero.tensor import Tensor
 from lezero.tensor.creation import _from_array
 
 SMALL = 1024
@@ -121,8 +121,7 @@ class OnnxModule(nn.Module):
             are left out.
         """
         operands = [_operand(v) for v in self._in_order(inputs, named)]
-        check_operands(self.program, operands, self._converted())
-        captured = STATE.capture is None and not is_grad_enabled() and all(isinstance(v, Tensor) for v in operands)
+        captured = STATE.capture is None and not STATE.grad_mode and all([isinstance(v, Tensor) for v in operands])
         results = self._without_gradients(operands) if captured else self._results(operands)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -150,13 +149,16 @@ class OnnxModule(nn.Module):
     def _without_gradients(self, operands: Sequence[Any]) -> list[Any]:
         if self._captured is None:
             self._captured = Captured(WeakMethod(self._results))
-        return self._captured(operands)
+        return self._captured(operands, self.training)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_captured": None}
 
     def _results(self, operands: Sequence[Any]) -> list[Any]:
-        """The results, recorded operator by operator."""
+        """The results, recorded operator by operator.
+
+        What is captured is not checked again: its form holds for operands of the same shapes and dtypes.
+        """
         constants = {body: dict(host) for body, host in self._host.items()}
         for body, name, module, attribute in self._places:
             constants[body][name] = getattr(module, attribute)
@@ -164,6 +166,7 @@ class OnnxModule(nn.Module):
             for module in self._holders:
                 STATE.capture.saw(module)
         converted = self._converted()
+        check_operands(self.program, operands, converted)
         interpreter = Interpreter(self.program, constants, self.training, converted)
         results = interpreter.run(self.program.body, operands, {}, self.program.opsets, {})
         results = [on_device(v) for v in results]
@@ -172,6 +175,8 @@ class OnnxModule(nn.Module):
 
     def _in_order(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> list[Any]:
         names = self.input_names
+        if len(inputs) == len(names) and not named:
+            return list(inputs)
         if len(inputs) > len(names):
             raise TypeError(f"the model has {len(names)} inputs ({', '.join(names)}), {len(inputs)} were given")
         given = dict(zip(names, inputs))

@@ -19,7 +19,7 @@ from lezero.ops.rules import gradient_rounded_once, rounded_once
 
 @op("relu", onnx="Relu")
 class relu(Elementwise):
-    """max(x, 0); NaN stays NaN.  Gradient 0 at 0."""
+    """max(x, 0); NaN stays NaN, and the gradient passes through it.  Gradient 0 at 0."""
 
     keeps = ("y",)
 
@@ -30,7 +30,7 @@ class relu(Elementwise):
         return np.maximum(x, np.zeros((), x.dtype))
 
     def gradient(dy, y, x):
-        return where(y > 0, dy, 0)
+        return where(y <= 0, 0, dy)
 
 
 @op("relu6")
@@ -68,19 +68,19 @@ class hardtanh(RealFunction):
 
 @op("threshold", onnx="ThresholdedRelu")
 class threshold(RealFunction):
-    """x where it is greater than `limit`, else `value`."""
+    """x where it is greater than `limit` or NaN, else `value`."""
 
     attrs = {"limit": 0.0, "value": 0.0}
     keeps = ("x",)
 
     def decompose(x, limit, value):
-        return where(x > limit, x, value)
+        return where(x <= limit, value, x)
 
     def reference(x, limit, value):
-        return np.where(x > limit, x, x.dtype.type(value))
+        return np.where(x <= limit, x.dtype.type(value), x)
 
     def gradient(dy, y, x, limit, value):
-        return where(x > limit, dy, 0)
+        return where(x <= limit, 0, dy)
 
 
 @op("leaky_relu", onnx="LeakyRelu")
@@ -121,16 +121,16 @@ class prelu(RealFunction):
 
 @op("hardshrink")
 class hardshrink(RealFunction):
-    """x where its magnitude is greater than `limit`, else 0."""
+    """x where its magnitude is greater than `limit` or NaN, else 0."""
 
     attrs = {"limit": 0.5}
     keeps = ("x",)
 
     def decompose(x, limit):
-        return where((x < -limit) | (x > limit), x, 0)
+        return where((x >= -limit) & (x <= limit), 0, x)
 
     def reference(x, limit):
-        return np.where(np.abs(x) > limit, x, 0)
+        return np.where(np.abs(x) <= limit, 0, x)
 
     def gradient(dy, y, x, limit):
         return where((x < -limit) | (x > limit), dy, 0)

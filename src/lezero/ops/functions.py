@@ -238,8 +238,7 @@ class hypot(RealFunction):
 
     @gradient_rounded_once
     def gradient(dy, y, a, b):
-        dy = where(y == 0, 0, dy / y)
-        return dy * a, dy * b
+        return dy * where(y == 0, 0, a / y), dy * where(y == 0, 0, b / y)  # 1 / y alone may overflow
 
 
 # -- trigonometry ------------------------------------------------------------------------------------------------

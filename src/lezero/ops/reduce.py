@@ -13,7 +13,7 @@ import numpy as np
 from lezero.graph.dtype import bool_, int64
 from lezero.ops.arithmetic import abs, sign, square
 from lezero.ops.base import Composite, Reduce, op, reduced_shape
-from lezero.ops.comparison import isinf, where
+from lezero.ops.comparison import isinf, isnan, where
 from lezero.ops.creation import number_of
 from lezero.ops.functions import exp, log, sqrt
 from lezero.ops.movement import expand, permute, reshape
@@ -93,13 +93,15 @@ class prod(Reduce):
 
 
 class Extreme(Reduce):
-    """The greatest or least; NaN if any is.  Equal extremes share the gradient (as ``torch.amax``)."""
+    """The greatest or least; NaN if any is.  Equal extremes share the gradient (as ``torch.amax``), NaN too (as ``torch.max``)."""
 
     keeps = ("x", "y")
 
     @staticmethod
     def gradient(dy: Any, y: Any, x: Any, axes: tuple[int, ...], keepdim: bool) -> Any:
         hit = x == spread(y, x, axes, keepdim)
+        if x.dtype.is_floating_point:
+            hit = hit | isnan(x)
         share = spread(dy, x, axes, keepdim) / narrow(sum(hit, axes=axes, keepdim=True), dy.dtype)
         return where(hit, share, 0)
 
@@ -433,26 +435,3 @@ class norm(Composite):
         ratio = abs(x) / where(y == 0, 1, y)
         flat = (x == 0) | (y == 0)  # of negative powers y is 0 where any x is
         return where(flat, 0, dy * sign(x) * where(flat, 1, ratio) ** (p - 1))
-
-
-def max_at(x: Any, axis: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """The greatest along one axis and where it is; only the first of equal ones gets the gradient (``Tensor.max(dim)``)."""
-    return _at(argmax, x, axis, keepdim)
-
-
-def min_at(x: Any, axis: int, keepdim: bool = False) -> tuple[Any, Any]:
-    """The least along one axis and where it is; only the first of equal ones gets the gradient (``Tensor.min(dim)``)."""
-    return _at(argmin, x, axis, keepdim)
-
-
-def _at(find: Any, x: Any, axis: int, keepdim: bool) -> tuple[Any, Any]:
-    from lezero.ops.indexing import gather
-
-    if not x.shape:
-        return x, find(x, axes=(), keepdim=keepdim)
-    where_ = find(x, axes=(axis,), keepdim=True)
-    values = gather(x, where_, axis=axis)
-    if keepdim:
-        return values, where_
-    shape = reduced_shape(tuple(x.shape), (axis,), False)
-    return reshape(values, shape=shape), reshape(where_, shape=shape)

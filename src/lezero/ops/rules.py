@@ -31,7 +31,7 @@ def narrow(x: Any, dtype: DType) -> Any:
 
 
 def rounded_once(rule: Callable) -> Callable:
-    """A ``decompose`` rule computing in float32 where the operands are of half precision."""
+    """A ``decompose`` rule computing in float32 where the operands are of half precision; plain numbers are not rounded to that."""
 
     @wraps(rule)
     def decompose(*operands: Any, **attrs: Any) -> Any:
@@ -39,6 +39,7 @@ def rounded_once(rule: Callable) -> Callable:
         dtype = promoted(*operands)
         return y if wide_dtype(dtype) is dtype else narrow(y, dtype)
 
+    decompose.widens = True  # type: ignore[attr-defined]
     return decompose
 
 

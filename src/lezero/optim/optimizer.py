@@ -13,8 +13,9 @@ from lezero.misspelt import SpeltArguments
 from lezero.nn.hooks import HookHandle
 from lezero.nn.parameter import clear_grads
 from lezero.optim.recording import share_counts
-from lezero.runtime.recorder import STATE, on_line
+from lezero.runtime.recording import STATE
 from lezero.runtime.replay import replayed
+from lezero.runtime.sites import on_line
 from lezero.tensor import Tensor, enable_grad, make_parameter, tensor
 
 ParamsT = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]

@@ -15,7 +15,9 @@ from lezero.graph.dtype import DType, float32, float64
 from lezero.nn.parameter import constant_tensor
 from lezero.ops.base import REGISTRY
 from lezero.runtime import scalar_input
-from lezero.runtime.recorder import STATE, assign, record
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
+from lezero.runtime.writes import assign
 from lezero.tensor import Tensor, make_parameter
 from lezero.tensor.creation import _from_array, memory_for
 

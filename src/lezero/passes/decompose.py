@@ -143,8 +143,10 @@ def _elementwise(node: Node, inputs: tuple[Node, ...]) -> Node:
 def _by_a_number(node: Node) -> bool:
     """Whether something in half precision is multiplied or divided by a plain number, which is not rounded to half precision
     first (nor is it in PyTorch)."""
-    half = node.dtype.code in ("bf16", "f16") and node.op.name in ("mul", "div")
-    return half and any(n.weak and not n.shape for n in node.inputs)
+    if node.dtype.code not in ("bf16", "f16") or node.op.name not in ("mul", "div", "floor_divide"):
+        return False
+    numbers = node.inputs[1:] if node.op.name == "floor_divide" else node.inputs
+    return any(n.weak and not n.shape for n in numbers)
 
 
 def _promoted(node: Node, inputs: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -155,7 +157,9 @@ def _promoted(node: Node, inputs: tuple[Node, ...]) -> tuple[Node, ...]:
     keep = getattr(op, "keep_dtype", ())
     movable = tuple(n for i, n in enumerate(node.inputs) if i not in keep)
     compute: DType = bool_ if op.domain == "bool" else op.compute_dtype(movable)
-    return tuple(n if i in keep else cast_to(n, compute) for i, n in enumerate(inputs))
+    number = float32 if compute.code in ("bf16", "f16") and getattr(op.decompose, "widens", False) else compute
+    plain = [n.weak and not n.shape for n in node.inputs]
+    return tuple(n if i in keep else cast_to(n, number if plain[i] else compute) for i, n in enumerate(inputs))
 
 
 def cast_to(node: Node, dtype: DType) -> Node:

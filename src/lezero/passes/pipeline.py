@@ -11,7 +11,8 @@ Restructuring goes on in ``schedule/``, where kernels are made; what happens the
   only what has no memory by nature, such as views, random numbers and single numbers, is computed where it is used);
 * ``epilogue``: element-wise work follows the tiles of a product or a convolution (``epilogues.py``);
 * ``statistics``: batch normalisation's sums come from the tiles of the convolution before it (``statistics.py``);
-* ``winograd``: 3x3 convolutions of stride 1 in float32 and float64 are computed by minimal filtering (``codegen/contraction/winograd.py``);
+* ``winograd``: 3x3 convolutions of stride 1 in float32, float64 and pairs of bfloat16 are computed by minimal filtering
+  (``codegen/contraction/winograd.py``);
 * ``packed``: products compute a large operand, such as the gradient of a vocabulary's scores, as they pack it, and round weights to
   half precision as they pack them (``packed.py``);
 * ``see_through``: a few steps from one value in memory are made again where they are used (``reads.py``);

@@ -17,7 +17,8 @@ from lezero.graph.dim import Dim, evaluate
 from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
 from lezero.ops.base import REGISTRY as OPS
-from lezero.runtime.recorder import STATE, Handle, Recording, record
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE, Handle, Recording
 
 MAX_LOOKED_AT = 1 << 16
 """Indices up to this many are looked at at once (30 µs); more are cheaper to check in the run."""

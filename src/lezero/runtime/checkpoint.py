@@ -17,7 +17,9 @@ from lezero.graph.dtype import as_dtype
 from lezero.graph.node import Node
 from lezero.ops.base import REGISTRY
 from lezero.runtime.inference import Inferred, spec_of
-from lezero.runtime.recorder import STATE, Handle, Recording, advance, step, tracks
+from lezero.runtime.recorder import step
+from lezero.runtime.recording import STATE, Handle, Recording
+from lezero.runtime.trie import advance, tracks
 
 _NO_VALUE = spec_of((), as_dtype("bool"), "cpu", True)
 _BEGIN = Inferred(REGISTRY["constant"], ("checkpoint",), _NO_VALUE, False, ())

@@ -16,7 +16,8 @@ from contextlib import suppress
 
 from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
-from lezero.runtime.recorder import Handle, Recording, stale_views
+from lezero.runtime.recording import Handle, Recording
+from lezero.runtime.writes import stale_views
 
 Attempt = Callable[[Recording, Sequence[Handle]], object]
 """Computes the given handles of a recording, and nothing else."""

@@ -14,10 +14,13 @@ from lezero.ops.base import REGISTRY
 from lezero.runtime import recorder
 from lezero.runtime.checkpoint import Again
 from lezero.runtime.inference import infer
-from lezero.runtime.recorder import STATE, Handle, Recording, adopt, handle_of, import_handle, record, step
+from lezero.runtime.leaves import constant, import_handle
+from lezero.runtime.recorder import handle_of, record, step
+from lezero.runtime.recording import STATE, Handle, Recording
 from lezero.runtime.replay import between
 from lezero.runtime.run import FREED, Past, run_now
 from lezero.runtime.template import Traced, template
+from lezero.runtime.writes import adopt
 
 _ADD = REGISTRY["add"]
 _AGAIN = (
@@ -102,7 +105,7 @@ class _PastValues:
 def _source(node: Node, attrs: tuple) -> Handle:
     if node.op.name == "constant":
         rec = STATE.recording
-        return handle_of(rec, recorder.constant(rec, attrs[0]))
+        return handle_of(rec, constant(rec, attrs[0]))
     return record(node.op, (), attrs)
 
 

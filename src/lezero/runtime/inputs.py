@@ -11,7 +11,8 @@ import numpy as np
 
 from lezero.graph.dtype import DType, int64
 from lezero.runtime import recorder
-from lezero.runtime.recorder import STATE, scalar_leaf
+from lezero.runtime.leaves import scalar_leaf
+from lezero.runtime.recording import STATE
 
 
 def scalar_input(get: Callable[[], float], dtype: DType | None = None) -> Any:
@@ -49,15 +50,19 @@ class Generator:
         return self
 
     def initial_seed(self) -> int:
+        """The seed it started from."""
         return self._seed
 
     def get_state(self) -> dict[str, int]:
+        """Where it is in its stream, for ``set_state``."""
         return {"seed": self._seed, "draws": self._draws}
 
     def set_state(self, state: dict[str, int]) -> None:
+        """Go on from where ``get_state`` was called."""
         self._seed, self._draws = int(state["seed"]), int(state["draws"])
 
     def next_draw(self) -> int:
+        """The number of this draw, from 0; the next one is another."""
         with self._lock:
             self._draws += 1
             return self._draws - 1

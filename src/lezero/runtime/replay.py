@@ -21,8 +21,10 @@ import numpy as np
 from lezero.graph import dim as dims
 from lezero.graph.node import Node
 from lezero.hal.buffer import Buffer
-from lezero.runtime import recorder
-from lezero.runtime.recorder import STATE, Handle, Recording, Root
+from lezero.runtime import writes
+from lezero.runtime.recording import STATE, Handle, Recording, thread_states
+from lezero.runtime.trie import Root
+from lezero.runtime.writes import stale_views, tell_other_threads
 
 MAX_SEGMENTS = 32
 """Segments remembered in one table."""
@@ -131,9 +133,9 @@ class Segment:
         if viewed:
             written = {id(r()) for r, _ in self.adopted}
             for t in viewed:
-                recorder.stale_views(t, written)
-        if len(recorder.thread_states) > 1:
-            recorder.tell_other_threads([t for r, _ in self.adopted if (t := r()) is not None])
+                stale_views(t, written)
+        if len(thread_states) > 1:
+            tell_other_threads([t for r, _ in self.adopted if (t := r()) is not None])
         rec.tail, rec.count = self.end, rec.count + self.count
 
 
@@ -149,7 +151,7 @@ def replayed(table: dict[Any, Segment], key: Hashable, fn: Callable[[], Any], re
     rec = state.recording
     start = rec.tail
     segment = table.get((start, key))
-    watched = state.capture is not None or recorder.journal is not None  # they want to see every write
+    watched = state.capture is not None or writes.journal is not None  # they want to see every write
     if segment is not None and not watched and segment.fits(rec, reads):
         segment.follow(rec, reads)
         return None
@@ -186,8 +188,8 @@ def _put_back(adopted: Sequence[tuple] | None) -> None:
     for t, rec, node, buffer, shape, history in reversed(adopted or ()):
         STATE.recording.imported.pop(id(t), None)
         t._rec, t._node, t._buffer, t._shape, t._history = rec, node, buffer, shape, history
-        recorder.stale_views(t)
-    recorder.tell_other_threads([t for t, *_ in adopted or ()])
+        stale_views(t)
+    tell_other_threads([t for t, *_ in adopted or ()])
 
 
 def _itself(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """What a run keeps for a ``backward()`` that may follow: what operations declare, less what is cheap to make again.
 
 The rule is that of ``schedule/recompute.py``, which cannot see a gradient that has not been recorded: a large value is not kept
-if it follows, element by element, within rows, or by a product of little depth, from values that are kept anyway (or small), of not more than ``MOST_READ``
-times its size, at most ``MAX_CHAIN`` of the values left out in a row.  What is left out, the gradient walk records again
+if it follows, element by element, within rows, or by a product of little depth, from values that are kept anyway (or small), of not more than
+``MOST_READ_IN_ALL`` times its size, at most ``MAX_CHAIN`` of the values left out in a row.  What is left out, the gradient walk records again
 (``gradient._PastValues``).
 """
 
@@ -20,8 +20,6 @@ from lezero.schedule import recompute
 SHARE = 4
 """From which part of `recompute.LEAST_TOTAL` on less is kept: a plan of both passes counts the gradients on their way too, and
 has the memory of its results for what is kept."""
-MOST_READ = 2
-"""A sum of two values; the scheduler counts only what is not read anyway."""
 WITHIN_ROWS = frozenset({"batch_norm", "dropout", "layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax"})
 """Operations that take little more time than reading their input; a batch norm is given its statistics."""
 
@@ -74,7 +72,7 @@ def _without_cheap(
             continue
         total = sum(read.get(x) or _nbytes(x, bindings) for x in made_of)
         longest = 1 + max((chain[x] for x in made_of if x in chain), default=0)
-        if total <= MOST_READ * sizes[n] and longest <= recompute.MAX_CHAIN:
+        if total <= recompute.MOST_READ_IN_ALL * sizes[n] and longest <= recompute.MAX_CHAIN:
             read[n], chain[n] = total, longest
             del kept[n]
             kept.update((x, None) for x in made_of if x not in read)

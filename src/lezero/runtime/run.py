@@ -23,10 +23,9 @@ from lezero.graph.node import Graph, Node, toposort
 from lezero.hal import registry
 from lezero.hal.buffer import Borrowed, Buffer, Part
 from lezero.hal.references import counts, held_once, others
-from lezero.runtime import bounds, failed, inference, recorder
-from lezero.runtime.recorder import STATE, Handle, Recording, Root
-from lezero.runtime.residuals import residuals
-from lezero.schedule.budget import MemoryLimitError
+from lezero.runtime import bounds, failed, inference, trie
+from lezero.runtime.recording import STATE, Handle, Recording, start_anew
+from lezero.runtime.trie import Root
 
 MAX_PLANS = 512
 """Compiled programs kept; the least recently used goes first."""
@@ -194,9 +193,9 @@ def _run(rec: Recording, wanted: tuple[Handle, ...], all_wanted: bool) -> Ran | 
     if handles:
         try:
             ran = _compute(rec, handles, donate=not rec.failed)
-        except MemoryLimitError:
-            raise  # the captured function takes it back as a whole
         except Exception as error:
+            if _too_large(error):
+                raise  # the captured function takes it back as a whole
             failed.isolate(rec, handles, wanted, error, _by_themselves, all_wanted)
             return None
         except BaseException:
@@ -208,6 +207,13 @@ def _run(rec: Recording, wanted: tuple[Handle, ...], all_wanted: bool) -> Ran | 
     if raised is not None:
         raise raised
     return ran
+
+
+def _too_large(error: Exception) -> bool:
+    """Whether it says that a memory limit cannot be met."""
+    from lezero.schedule.budget import MemoryLimitError
+
+    return isinstance(error, MemoryLimitError)
 
 
 def _by_themselves(rec: Recording, handles: Sequence[Handle]) -> None:
@@ -290,7 +296,7 @@ def _forget_plans(root: Root) -> None:
             _plans.pop(key, None)
 
 
-recorder.forgetting.append(_forget_plans)
+trie.forgetting.append(_forget_plans)
 
 
 class Ending:
@@ -356,6 +362,8 @@ def _donatable(rec: Recording, held: Collection[Node]) -> frozenset[int]:
 
 
 def _build(rec: Recording, ending: Ending, donated: frozenset[int], backend: Any) -> Plan:
+    from lezero.runtime.residuals import residuals  # the scheduler is imported when there is something to run
+
     outputs = ending.outputs
     kept = residuals(reachable(ending.waiting), {*outputs, *rec.leaf_nodes}, rec.regions, rec.bindings)
     needed = Graph(tuple(rec.leaf_nodes), (*outputs, *kept))
@@ -404,7 +412,7 @@ def _default_dtype_changed() -> None:
         STATE.capture.refuse("the default dtype is changed")
     run_recording(STATE.recording)
     inference.forget()
-    recorder.start_anew()
+    start_anew()
 
 
 default_watchers.append(_default_dtype_changed)
@@ -424,8 +432,8 @@ def stats() -> dict[str, Any]:
         "plans": len(_plans),
         "plans_built": statistics.plans_built,
         "plan_evictions": statistics.plan_evictions,
-        "trie_nodes": recorder._trie_size,
-        "trie_resets": recorder.trie_resets,
+        "trie_nodes": trie.size,
+        "trie_resets": trie.resets,
         **registry.current().memory_stats(),
         "last_run": _last_run(),
     }

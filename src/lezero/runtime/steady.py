@@ -21,7 +21,8 @@ from lezero.hal.buffer import Borrowed, Buffer
 from lezero.hal.references import shared
 from lezero.runtime import recorder, run
 from lezero.runtime.bounds import Check, out_of_range
-from lezero.runtime.recorder import STATE, Handle
+from lezero.runtime.hoist import Hoisted, hoisted
+from lezero.runtime.recording import STATE, Handle
 from lezero.runtime.run import FREED, Ran, statistics
 
 
@@ -68,6 +69,8 @@ class Steady:
         self.grad_orders = [g._buffer.order for _, g in grads if id(g) in place]  # type: ignore[union-attr]
         self.checks = [(c, place[id(c.low)], place[id(c.high)], c.high._node.site) for c in checks]
         self.results = [(node, place[id(h)], h._dynamic, h._history) for node, h in results.items() if id(h) in place]
+        self.hoisted: Hoisted | None = None
+        self.divides = not self.moves and not self.trained and not self.gone and ending.goal.root.limit is None
 
     @staticmethod
     def possible(ran: Ran | None, leaves: Sequence[tuple[Node, Any]], known: Sequence[Handle]) -> bool:
@@ -108,6 +111,7 @@ class Steady:
                 fixed.append(source if type(source) is Buffer else Buffer(np.array(source[0], node.dtype.numpy)))
             slots[kind].append(slot)
         self.handle_slots = slots[0]
+        self.unvarying = sorted(slots[0] + slots[3])
         self.orders: list[Any] = [t._buffer.order for t in self.handles]  # type: ignore[union-attr]
         self.orders += [arguments[k]._buffer.order for k in self.argument_places]  # type: ignore[union-attr]
         self.constant = [Buffer(array) for _, array in self.numbers] + fixed
@@ -144,14 +148,18 @@ class Steady:
             return self._run(values)
 
     def _run(self, values: list[Any]) -> dict[Node, Handle]:
-        kept = self._kept_grads()
+        kept = self._kept_grads() if self.trained else None
         if kept is None:
             for t in self.trained:
                 t._grad = None  # its memory is there for the new one
         values += self.constant
+        inputs: Sequence[Buffer] = self.arrange(values)
+        program = self.plan.program
+        if self.divides:
+            program, inputs = self._divided(inputs)
         interrupt: BaseException | None = None
         try:
-            outputs = self.plan.program.run(self.arrange(values), self.bindings, self.gone, kept)
+            outputs = program.run(inputs, self.bindings, self.gone, kept)
         except BaseException as error:
             outputs = getattr(error, "results", None)
             if outputs is None:
@@ -168,6 +176,16 @@ class Steady:
         if interrupt is not None:
             raise interrupt
         return made
+
+    def _divided(self, inputs: Sequence[Buffer]) -> tuple[Any, Sequence[Buffer]]:
+        """The program without what it computes from no argument, and what it reads; the whole, where that is not worth it."""
+        plan = self.plan
+        if self.hoisted is None:
+            self.hoisted = hoisted(plan.graph, self.unvarying, inputs, self.backend, self.bindings)
+        if self.hoisted is None or self.hoisted.useless:
+            self.divides, self.hoisted = False, None
+            return plan.program, inputs
+        return self.hoisted.program, self.hoisted.inputs(inputs, self.bindings)
 
     def _kept_grads(self) -> dict[int, Buffer] | None:
         """The gradients of the last call by output, if nobody but their parameters holds them: the new ones go there."""

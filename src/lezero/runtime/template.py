@@ -17,7 +17,9 @@ from lezero.graph.node import Node
 from lezero.ops.base import Op
 from lezero.ops.operand import Operand
 from lezero.runtime.inference import Inferred, Seen, Spec, constant_of, infer
-from lezero.runtime.recorder import Recording, advance, as_number, extend, tracks
+from lezero.runtime.leaves import as_number
+from lezero.runtime.recording import Recording
+from lezero.runtime.trie import advance, extend, tracks
 
 
 class Traced(Operand):

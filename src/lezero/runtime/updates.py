@@ -8,8 +8,11 @@ from typing import Any
 from lezero.graph.node import Node
 from lezero.ops.base import REGISTRY
 from lezero.runtime.inference import Spec
-from lezero.runtime.recorder import STATE, Handle, assign, handle_of, import_handle, point
+from lezero.runtime.leaves import import_handle
+from lezero.runtime.recorder import handle_of
+from lezero.runtime.recording import STATE, Handle
 from lezero.runtime.template import Template, Traced, template
+from lezero.runtime.writes import assign, point
 
 _VARIABLE = REGISTRY["variable"]
 _UNLESS = REGISTRY["update_unless"]

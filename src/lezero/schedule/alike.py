@@ -27,33 +27,33 @@ class Forms:
         """A group's form, and its nodes in an order in which groups of the same form correspond to each other."""
         number = {n: k for k, n in enumerate(group.nodes)}
         rows: list[Any] = []
-
-        def see(x: Node) -> int:
-            found = number.get(x)
-            if found is None:
-                row = (self._signature(x), *self._below(x, see))
-                found = number[x] = len(number)
-                rows.append((found, row))
-            return found
-
         members = [
             (
                 self._signature(n), n in self.stored, n in group.row, n in group.outer, group.level[n],
-                tuple([ix.key for ix in group.index[n]]), tuple([see(x) for x in n.inputs]),
+                tuple([ix.key for ix in group.index[n]]), tuple([self._see(x, number, rows) for x in n.inputs]),
             )
             for n in group.nodes
         ]  # fmt: skip
         form = (group.kind, exact(group.shape), group.reduced, group.style, tuple(members), tuple(rows))
         return form, list(number)
 
-    def _below(self, x: Node, see: Any) -> tuple[Any, ...]:
+    def _see(self, x: Node, number: dict[Node, int], rows: list[Any]) -> int:
+        """The number of a node; one met for the first time gets the next, and a row that says what it is."""
+        found = number.get(x)
+        if found is None:
+            row = (self._signature(x), *self._below(x, number, rows))
+            found = number[x] = len(number)
+            rows.append((found, row))
+        return found
+
+    def _below(self, x: Node, number: dict[Node, int], rows: list[Any]) -> tuple[Any, ...]:
         """What a node outside a group is computed from where the group uses it; ("memory",) if it is read."""
         grouping = self.grouping
         looked_through = x.op.kind == "view" and x not in grouping.group_of
         if not looked_through and (x.op.kind == "leaf" or not grouping.inline(x)):
             return ("memory",)
         # the token of `later` is nothing but a dependency
-        return tuple([see(n) for n in (x.inputs[:1] if x.op.name == "later" else x.inputs)])
+        return tuple([self._see(n, number, rows) for n in (x.inputs[:1] if x.op.name == "later" else x.inputs)])
 
     def _signature(self, x: Node) -> int:
         """A number for all that concerns a node by itself."""

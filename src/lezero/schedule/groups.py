@@ -17,10 +17,10 @@ from lezero.graph.node import Graph, Node
 from lezero.loops.ir import POSITIONS
 from lezero.schedule import epilogues
 from lezero.schedule.group import MAX_NODES, Group, loop_order, space
-from lezero.schedule.index import TRUE, Ix, Var
+from lezero.schedule.index import TRUE, Ix
 from lezero.schedule.layout import Order
 from lezero.schedule.merging import merge_inputs
-from lezero.schedule.reads import Access, Reads, reshaped
+from lezero.schedule.reads import Access, Reads
 
 MAX_ACCESSES = 30
 SPLIT_WORK = 1 << 16
@@ -85,13 +85,10 @@ class Grouping(Reads):
             if g is not None:
                 near[g.number] = g
         found = [near[k] for k in sorted(near, reverse=True)]
-        beside: dict[int, Group] = {}
-        large = [a.node for a in read if a.node.ndim and int(self.size(a.node)) >= 256]
-        for m in large:
-            for g in self.groups[-24:]:
-                if g.number not in near and g.kind == "loops" and m in g.reads:
-                    beside[g.number] = g
-        return found + [beside[k] for k in sorted(beside, reverse=True)]
+        large = {a.node for a in read if a.node.ndim and int(self.size(a.node)) >= 256}
+        recent = reversed(self.groups[-24:])
+        beside = [g for g in recent if g.number not in near and g.kind == "loops" and not large.isdisjoint(g.reads)]
+        return found + beside
 
     def _new(self, node: Node) -> Group:
         shape = space(node)
@@ -115,7 +112,7 @@ class Grouping(Reads):
         """Nodes in memory behind a contraction's or an opaque operation's inputs (views are copied or strided)."""
         out: list[Access] = []
         for x in node.inputs:
-            self.reach(x, tuple(Ix.of(Var(f"q{k}", d)) for k, d in enumerate(x.shape)), None, out)
+            self.reach(x, tuple([Ix.of(v) for v in self.loops(x.shape)]), None, out)
         return [a.node for a in out]
 
     def _admit(self, group: Group, node: Node, index: tuple[Ix, ...], level: int, read: list[Access]) -> None:
@@ -170,12 +167,11 @@ class Grouping(Reads):
         places = []
         n = self.size(node)
         if same(n, group.size):
-            places.append(("full", reshaped(group.shape, tuple(Ix.of(v) for v in group.variables), node.shape)))
+            places.append(("full", self.element(group.variables, node.shape)))
         if group.reduced is not None:
-            kept = [v for v in group.variables if v.name not in group.reduced]
+            kept = tuple([v for v in group.variables if v.name not in group.reduced])
             if same(n, prod(v.extent for v in kept)):
-                shape = tuple(v.extent for v in kept)
-                places.append(("row", reshaped(shape, tuple(Ix.of(v) for v in kept), node.shape)))
+                places.append(("row", self.element(kept, node.shape)))
             if group.outer and same(n, 1):
                 places.append(("outer", tuple(Ix.of(0) for _ in node.shape)))
         return places
@@ -241,7 +237,7 @@ class Grouping(Reads):
             return None
         if not same(self.size(x), group.size):
             return "it reduces another shape"
-        position = reshaped(group.shape, tuple(Ix.of(v) for v in group.variables), x.shape)
+        position = self.element(group.variables, x.shape)
         split = _variables_of(position, axes)
         if split is None:
             return "its axes do not line up with the loops"
@@ -306,10 +302,10 @@ class Grouping(Reads):
             or node.op.reduction not in ("sum", "max", "min", "prod")
         ):
             return False
-        kept = [v for v in group.variables if v.name not in group.reduced]  # type: ignore[operator]
+        kept = tuple([v for v in group.variables if v.name not in group.reduced])  # type: ignore[operator]
         if not kept or not same(prod(x.shape), prod(v.extent for v in kept)) or same(prod(x.shape), 1):
             return False
-        position = reshaped(tuple(v.extent for v in kept), tuple(Ix.of(v) for v in kept), x.shape)
+        position = self.element(kept, x.shape)
         out: list[Access] = []
         self.reach(x, position, None, out)
         if not any(self.group_of.get(a.node) is group for a in out):

@@ -72,7 +72,8 @@ class Ix:
             return x
         if isinstance(x, Var):
             if x.ix is None:
-                x.ix = Ix({_atom_key(x): (x, 1)}, 0) if not same(x.extent, 1) else Ix({}, 0)
+                alike = Var(x.name, x.extent)  # an expression that its own variable refers to would be a cycle
+                x.ix = Ix({_atom_key(x): (alike, 1)}, 0) if not same(x.extent, 1) else Ix({}, 0)
             return x.ix
         if _is_number(x):
             return Ix({}, x)
@@ -217,6 +218,11 @@ class Ix:
             for part in a[2] if a[0] == "read" else a[1:]:
                 if isinstance(part, Ix):
                     yield from part.reads()
+
+    @property
+    def has_reads(self) -> bool:
+        """Whether it depends on an index tensor's elements."""
+        return next(self.reads(), None) is not None
 
     def affine(self) -> dict[str, int] | None:
         """variable -> coefficient, or None if there is more than variables in it."""

@@ -6,6 +6,8 @@ or a matrix product asks for row-major.  An *order* lists the axes from the oute
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from lezero.codegen.contraction.conv import copies_image
@@ -76,11 +78,16 @@ def from_planes(node: Node, order: Order) -> bool:
     return few and same_memory(x.shape, order, row_major(4)) and not same_memory(x.shape, order, CHANNELS_LAST)
 
 
-def infer_orders(graph: Graph, leaves: dict[Node, Order]) -> dict[Node, Order]:
-    """The order each node would be stored in."""
+def infer_orders(
+    graph: Graph, leaves: Mapping[Node, Order], known: Mapping[Node, Order] = MappingProxyType({})
+) -> dict[Node, Order]:
+    """The order each node would be stored in; `known` are those of nodes of an earlier graph."""
     orders: dict[Node, Order] = {}
     follows = "layout" not in switched_off()
     for node in graph.nodes():
+        if node in known:
+            orders[node] = known[node]
+            continue
         if node.op.name == "later":  # the same memory
             orders[node] = orders[node.inputs[0]]
             continue

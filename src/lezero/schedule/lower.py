@@ -19,7 +19,7 @@ from lezero.schedule.groups import Grouping
 from lezero.schedule.guards import guarded
 from lezero.schedule.index import Ix
 from lezero.schedule.lowered import Lowered
-from lezero.schedule.nests import BLOCK, Nests, Segment, in_block, start
+from lezero.schedule.nests import BLOCK, Nests, Segment, in_block, row_block, start
 from lezero.schedule.splitting import split
 
 COSTLY = frozenset(
@@ -78,6 +78,9 @@ class Lowering(Nests):
         nested: list[Segment] = []
         if kept:
             name, extent, bound, nested = self._rows(kept, inside=int(prod(s.var.extent for s in reduced)))
+        blocked, size = row_block(reduced)
+        if blocked >= 0:
+            bound[reduced[blocked].var.name] = in_block(ir.var("c"), size)
         self.emit.bound = bound
         body: list[ir.Stmt] = []
         cached = self._plan_scratch(reduced)
@@ -90,13 +93,30 @@ class Lowering(Nests):
                 inner.append(self._to_scratch(n, reduced))
             inner = self._stage(s, stores, inner + self._reduces(reduces) + self._stores(stores))
             if reduced:
-                body += self._nest(reduced, inner, vector=True)
+                body += self._row_nest(reduced, inner, reduces, blocked, size)
             else:
                 body += inner
         self.memo.clear()
         body += self._stores([n for n in self.stored if n in group.row])
         work = prod(v.extent for v in group.variables)
         return self._with_outer(name, extent, self._nest(nested, body, vector=False), work, inner=body)
+
+    def _row_nest(
+        self,
+        reduced: list[Segment],
+        inner: list[ir.Stmt],
+        reduces: list[Node],
+        blocked: int,
+        size: int,
+        var: str = "c",
+    ) -> list[ir.Stmt]:
+        """Loops over a row, the innermost a vector loop, that of the number `blocked` in blocks over `var`."""
+        if blocked < 0:
+            return self._nest(reduced, inner, vector=True)
+        outer, long, rest = reduced[:blocked], reduced[blocked], reduced[blocked + 1 :]
+        inner = self._nest(rest, inner, vector=True)
+        inner = self._in_blocks(self._extent(long), reduces, inner, size, var, vector=not rest)
+        return self._nest(outer, inner, vector=False)
 
     def _lane(self, segments: list[Segment]) -> Lowered:
         """Vectors along the kept dimensions, the reduced ones in serial loops: short or strided reductions."""
@@ -203,7 +223,7 @@ class Lowering(Nests):
         index = (
             self.emit.ix(self._renamed(Ix.of(reduced[0].members[-1])))
             if len(reduced[0].members) > 1
-            else ir.var(reduced[0].var.name)
+            else self.emit.bound.get(reduced[0].var.name, ir.var(reduced[0].var.name))
         )
         self.scratched[node] = (number_, index)
         self.memo.clear()
@@ -233,6 +253,7 @@ class Lowering(Nests):
         first, rest = (reduced[0], reduced[1:]) if reduced else (None, [])
         inner_kept = bool(kept) and self._innermost_is_kept(kept, reduced)
         bound: dict[str, ir.Value] = {}
+        blocked, size = row_block(rest)
         if first is not None:
             n = self.params.value(first.var.extent)
             chunk = ir.call("floordiv", ir.call("add", n, ir.call("sub", ir.TASKS, ir.const(1))), ir.TASKS)
@@ -241,6 +262,10 @@ class Lowering(Nests):
             at = ir.call("add", begin, ir.var("c"))
             if inner_kept:
                 at = in_block(at)
+            elif blocked < 0:
+                at = in_block(at, size)
+            else:
+                bound[rest[blocked].var.name] = in_block(ir.var("i"), size)
             bound[first.var.name] = at
         else:
             length = ir.call("max", ir.call("sub", ir.const(1), ir.TASK), ir.const(0))
@@ -248,9 +273,12 @@ class Lowering(Nests):
         inner = self._stage(0, stores, self._reduces(reduces) + self._stores(stores))
         if inner_kept:
             body = self._accs(reduces) + self._in_blocks(length, reduces, self._nest(rest, inner, vector=False))
+        elif blocked < 0:
+            loops = self._in_blocks(length, reduces, self._nest(rest, inner, vector=True), size, vector=not rest)
+            body = [*self._accs(reduces), *loops]
         else:
-            loops = self._nest(rest, inner, vector=True)
-            body = [*self._accs(reduces), ir.Loop("c", length, loops, vector=not rest)]
+            loops = self._row_nest(rest, inner, reduces, blocked, size, "i")
+            body = [*self._accs(reduces), ir.Loop("c", length, loops)]
         place = self._partial_index(kept)
         partials = []
         for k, n_ in enumerate(reduces):

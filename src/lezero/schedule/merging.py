@@ -30,12 +30,14 @@ def merge_inputs(grouping: Grouping, group: Group, read: list[Access]) -> None:
 
 def _merge(grouping: Grouping, group: Group, other: Group) -> bool:
     """Move everything of `other` into `group`; leaves both as they were if that does not work."""
-    if other.outer or _between(grouping, group, other) or _between(grouping, other, group):
+    if other.outer:
         return False
     over_rows = not same(other.size, group.size)
     if over_rows and not _only_for(grouping, other, group):
         return False
     if not over_rows and other.reduced is not None and group.reduced is not None and other.style != group.style:
+        return False
+    if _between(grouping, group, other) or _between(grouping, other, group):
         return False
     before = saved(group), saved(other), [g.ancestors for g in grouping.groups]
     members = sorted(group.nodes + other.nodes, key=grouping.rank.__getitem__)

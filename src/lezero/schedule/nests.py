@@ -27,6 +27,8 @@ CUT = 1 << 8
 """Iterations in a block of a loop that is too long for one task, at the least."""
 BLOCK = 32
 """Numbers added up one after the other in a column, before sums of such blocks are."""
+ROW_BLOCK = 1 << 12
+"""Numbers added up in the lanes of vectors along a row, before sums of such blocks are."""
 WRITTEN_OUT = 9
 """Iterations up to which short reductions have no loop: windows of 2 x 2 and 3 x 3."""
 
@@ -41,9 +43,21 @@ class Segment:
     size: int = 0
 
 
-def in_block(at: ir.Value) -> ir.Value:
+def in_block(at: ir.Value, size: int = BLOCK) -> ir.Value:
     """What is `at` in the first block of ``Nests._in_blocks``, in that of now."""
-    return ir.call("add", at, ir.call("mul", ir.var("block"), ir.const(BLOCK)))
+    return ir.call("add", at, ir.call("mul", ir.var("block"), ir.const(size)))
+
+
+def row_block(reduced: list[Segment]) -> tuple[int, int]:
+    """Which of the nested loops over a row to take in blocks, so that each has some `ROW_BLOCK` elements, and of how many
+    iterations: the innermost within which there are enough, -1 where there are not."""
+    inside = 1
+    for k in range(len(reduced) - 1, -1, -1):
+        extent = reduced[k].var.extent
+        if type(extent) is Dim or extent * inside > ROW_BLOCK:
+            return k, max(1, ROW_BLOCK // inside)
+        inside *= int(extent)
+    return -1, max(1, ROW_BLOCK // inside)
 
 
 class Nests(Values):
@@ -220,8 +234,16 @@ class Nests(Values):
             body = [ir.Loop(s.var.name, ir.const(int(s.var.extent)), body, unroll=True)]
         return body
 
-    def _in_blocks(self, length: ir.Value, reduces: list[Node], inner: list[ir.Stmt]) -> list[ir.Stmt]:
-        """A serial loop over `c` in blocks, with sums that begin anew in each: adding up a long column one number after
+    def _in_blocks(
+        self,
+        length: ir.Value,
+        reduces: list[Node],
+        inner: list[ir.Stmt],
+        size: int = BLOCK,
+        var: str = "c",
+        vector: bool = False,
+    ) -> list[ir.Stmt]:
+        """A loop over `var` in blocks, with sums that begin anew in each: adding up a long column one number after
         the other loses digits."""
         sums = {self._acc(n): self._acc_type(n) for n in reduces if n.op.reduction == "sum"}
 
@@ -232,10 +254,10 @@ class Nests(Values):
                 return ir.Reduce(s.acc + "b", s.kind, s.value)
             return s
 
-        count = ir.call("floordiv", ir.call("add", length, ir.const(BLOCK - 1)), ir.const(BLOCK))
-        left = ir.call("sub", length, ir.call("mul", ir.var("block"), ir.const(BLOCK)))
+        count = ir.call("floordiv", ir.call("add", length, ir.const(size - 1)), ir.const(size))
+        left = ir.call("sub", length, ir.call("mul", ir.var("block"), ir.const(size)))
         body: list[ir.Stmt] = [ir.Acc(name + "b", type, start("sum", type)) for name, type in sums.items()]
-        body.append(ir.Loop("c", ir.call("min", left, ir.const(BLOCK)), [renamed(s) for s in inner]))
+        body.append(ir.Loop(var, ir.call("min", left, ir.const(size)), [renamed(s) for s in inner], vector=vector))
         body += [ir.Reduce(name, "sum", ir.acc(name + "b", type)) for name, type in sums.items()]
         return [ir.Loop("block", count, body)]
 

@@ -80,7 +80,7 @@ def prepare(graph: Graph, leaf_orders: dict[Node, Order]) -> tuple[Graph, dict[N
         if made is not node and node in forced:
             forced[made] = forced[node]
     graph = Graph(graph.leaves, tuple(new[n] for n in graph.outputs))
-    return graph, infer_orders(graph, forced)
+    return graph, infer_orders(graph, forced, orders)
 
 
 def _with_orders(node: Node, inputs: tuple[Node, ...], orders: dict[Node, Order], forced: dict[Node, Order]):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from lezero.graph.dim import Dim, identical, same
+from lezero.graph.dim import Dim, exact, identical, same
 from lezero.graph.node import Graph, Node
 from lezero.ops.base import REGISTRY
 from lezero.ops.indexing import Scatter
@@ -48,10 +47,15 @@ class Reads:
         self._off = switched_off()
         self._sizes: dict[Node, int] = {}
         self._variables: dict[tuple, Var] = {}
+        self._loops: dict[int, tuple[tuple[int, ...], tuple[Var, ...]]] = {}
+        self._elements: dict[tuple, tuple[tuple[Var, ...], tuple[Ix, ...]]] = {}
         self._accesses: dict[tuple, tuple[tuple[Ix, ...], list[Access]]] = {}
+        self._structures: dict[Any, int] = {}
+        self._structure_of: dict[Node, int] = {}
+        self._pieces: dict[tuple, tuple[tuple[Ix, ...], list[Piece]]] = {}
         packs = not self._off & {"fuse", "packed"}
         self.rounded = rounded(order, self.users, outputs, orders) if packs else set()  # by the products that read them
-        self._sunk = self._packed(order) | self.rounded
+        self._sunk = self._packed() | self.rounded
         self._accesses.clear()  # those found with less that is computed where it is used
         self.in_memory -= self._sunk
         if not self._off & {"fuse", "see_through"}:
@@ -70,15 +74,15 @@ class Reads:
             return False
         return self._inline_size(node) <= MAX_INLINE
 
-    def _packed(self, order: Sequence[Node]) -> set[Node]:
+    def _packed(self) -> set[Node]:
         """What products compute of their first operands as they pack them."""
         if self._off & {"fuse", "packed"}:
             return set()
         found: set[Node] = set()
-        little = {n for n in order if self._from_little(n)}
-        for value, chain in packed(order, self.users, self.outputs).items():
+        little = {n for n in self.order if self._from_little(n)}
+        for value, chain in packed(self.order, self.users, self.outputs).items():
             self._inlined = little | found | chain
-            products = (n for n in order if n.op.name == "dot" and reshaped_from(n.inputs[0]) is value)
+            products = (n for n in self.order if n.op.name == "dot" and reshaped_from(n.inputs[0]) is value)
             if all(self._packs(n.inputs[0]) for n in products):
                 found |= chain
         return found
@@ -110,11 +114,11 @@ class Reads:
             return len(large) == 1 and not large.isdisjoint(self.in_memory | self.outputs)
         if node.op.name not in STEPS or node in self.in_memory:
             return False
-        seen = {self._seen_in(x) for x in large if not _spread(x, node)}
-        if len(seen) != 1:
+        seen = [self._seen_in(x) for x in large if not _spread(x, node)]
+        if len({root for root, _ in seen}) != 1:
             return False
-        ((root, steps),) = seen
-        if steps == MAX_STEPS or root.op.kind == "view" or root.dtype.itemsize > node.dtype.itemsize:
+        root, steps = seen[0][0], sum(steps for _, steps in seen)
+        if steps >= MAX_STEPS or root.op.kind == "view" or root.dtype.itemsize > node.dtype.itemsize:
             return False
         self._root[node] = root, steps + 1
         return True
@@ -182,7 +186,7 @@ class Reads:
 
     def reach(self, node: Node, position: tuple[Ix, ...], mask: Mask | None, out: list[Access]) -> None:
         if node.op.kind == "view" and (node not in self.group_of or self.inline(node)):
-            for k, at, m in pieces(node, position):
+            for k, at, m in self.pieces(node, position):
                 both = m if mask is None else mask if m is None else mask & m
                 self.reach(node.inputs[k], at, both, out)
                 for ix in at:
@@ -196,6 +200,26 @@ class Reads:
             return
         for x in node.inputs:
             self.reach(x, position if x.ndim == len(position) else (), mask, out)
+
+    def pieces(self, node: Node, position: tuple[Ix, ...]) -> list[Piece]:
+        """Where a view's element at `position` comes from.  Views of one structure share the answer, unless data decides it:
+        so it is the same object in every layer, and so is what is found for it in turn."""
+        key = (self._structure(node), *map(id, position))
+        found = self._pieces.get(key)
+        if found is not None:
+            return found[1]
+        made = pieces(node, position)
+        if not any(ix.has_reads for _, at, mask in made for ix in (*at, *(mask.indices() if mask else ()))):
+            self._pieces[key] = position, made
+        return made
+
+    def _structure(self, node: Node) -> int:
+        """A number for everything that decides what a view shows of its inputs."""
+        found = self._structure_of.get(node)
+        if found is None:
+            key = (node.op, exact(node.attrs), exact(node.shape), tuple([exact(x.shape) for x in node.inputs]))
+            found = self._structure_of[node] = self._structures.setdefault(key, len(self._structures))
+        return found
 
     def _reads(self, ix: Ix, out: list[Access]) -> None:
         for a, _ in ix.terms.values():
@@ -231,8 +255,22 @@ class Reads:
 
     def loops(self, shape: tuple[int, ...]) -> tuple[Var, ...]:
         """A variable for each dimension: the same ones for the same extents, so that what is found for them can be kept."""
-        keys = [(k, type(d), d.expr if type(d) is Dim else d) for k, d in enumerate(shape)]
-        return tuple([self._variables.setdefault(key, Var(f"i{key[0]}", d)) for key, d in zip(keys, shape)])
+        found = self._loops.get(id(shape))  # most nodes have the shape of another: the same tuple
+        if found is None:
+            keys = [(k, type(d), d.expr if type(d) is Dim else d) for k, d in enumerate(shape)]
+            made = tuple([self._variables.setdefault(key, Var(f"i{key[0]}", d)) for key, d in zip(keys, shape)])
+            found = self._loops[id(shape)] = shape, made
+        return found[1]
+
+    def element(self, variables: tuple[Var, ...], shape: tuple[int, ...]) -> tuple[Ix, ...]:
+        """The element of a value of some shape that loops over as many elements are at, row-major."""
+        key = (*map(id, variables), exact(shape))
+        found = self._elements.get(key)
+        if found is None:
+            position = tuple([Ix.of(v) for v in variables])
+            at = reshaped(tuple([v.extent for v in variables]), position, shape)
+            found = self._elements[key] = variables, at
+        return found[1]
 
     def anywhere(self, node: Node) -> tuple[Ix, ...]:
         return tuple([Ix.of(v) for v in self.loops(space(node))])
@@ -254,7 +292,11 @@ def in_memory(node: Node, outputs: frozenset[Node]) -> list[Node]:
     return found
 
 
-def pieces(node: Node, position: tuple[Ix, ...]) -> list[tuple[int, tuple[Ix, ...], Mask | None]]:
+Piece = tuple[int, tuple[Ix, ...], Mask | None]
+"""An input's number, a position in it, and where that is read."""
+
+
+def pieces(node: Node, position: tuple[Ix, ...]) -> list[Piece]:
     """Where a view's element at `position` comes from."""
     rule = node.op.index
     assert rule is not None, node.op.name

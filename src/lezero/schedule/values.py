@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import proxy
 
 from lezero.graph.dim import Dim
 from lezero.graph.node import Node
@@ -32,7 +33,12 @@ class Values:
         self.pinned: set[str] = set()
         self.nonlinear: list[Ix] = []  # what the pinned variables occur in
         self.rename: dict[str, Ix | None] = {}
-        self.emit = Emit(self.params, self._read)
+        me = proxy(self)  # a cycle would keep all of this until Python looks for garbage
+
+        def read(node: Node, position: tuple[Ix, ...]) -> ir.Value:
+            return me._read(node, position)
+
+        self.emit = Emit(self.params, read)
         self.rounding = Rounding()
         self.memo: dict[Any, ir.Value] = {}
         self.readable: dict[Any, ir.Value | None] = {}  # elements of index tensors: the mask they exist behind

@@ -76,28 +76,38 @@ class Computing(Core):
         return compute(self._cast(dtype))._cast(dtype)
 
     def sum(self, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+        """The sum of all elements, or along dimensions; of bools and integers in int64.  `dtype` is converted to first."""
         return self._as(dtype, lambda x: x._reduce("sum", dim, keepdim))
 
     def mean(self, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+        """The mean of all elements, or along dimensions; of floating or complex numbers.  `dtype` is converted to first."""
         return self._as(dtype, lambda x: x._reduce("mean", dim, keepdim))
 
     def prod(self, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+        """The product of all elements, or along dimensions; of bools and integers in int64.  `dtype` is converted to first."""
         return self._as(dtype, lambda x: x._reduce("prod", dim, keepdim))
 
     def amax(self, dim: Axes = None, keepdim: bool = False) -> Tensor:
+        """The largest element of all, or along dimensions; equal ones share the gradient."""
         return self._reduce("max", dim, keepdim)
 
     def amin(self, dim: Axes = None, keepdim: bool = False) -> Tensor:
+        """The smallest element of all, or along dimensions; equal ones share the gradient."""
         return self._reduce("min", dim, keepdim)
 
     def var(
         self, dim: Axes = None, correction: float | None = 1, keepdim: bool = False, unbiased: bool | None = None
     ) -> Tensor:
+        """The variance of all elements, or along dimensions: squared distances from the mean, divided by their number less `correction`.
+
+        `unbiased` is an older name of corrections 1 (True) and 0.
+        """
         return self._spread("var", dim, correction, keepdim, unbiased)
 
     def std(
         self, dim: Axes = None, correction: float | None = 1, keepdim: bool = False, unbiased: bool | None = None
     ) -> Tensor:
+        """The standard deviation: the root of ``var``, whose arguments it takes."""
         return self._spread("std", dim, correction, keepdim, unbiased)
 
     def _spread(self, name: str, dim: Any, correction: Any, keepdim: bool, unbiased: bool | None) -> Tensor:
@@ -108,25 +118,31 @@ class Computing(Core):
         return self._reduce(name, dim, keepdim, correction=correction)
 
     def any(self, dim: Axes = None, keepdim: bool = False) -> Tensor:
+        """Whether any element is not zero, of all or along dimensions (bool)."""
         return self._reduce("any", dim, keepdim)
 
     def all(self, dim: Axes = None, keepdim: bool = False) -> Tensor:
+        """Whether no element is zero, of all or along dimensions (bool)."""
         return self._reduce("all", dim, keepdim)
 
     def logsumexp(self, dim: Axes, keepdim: bool = False) -> Tensor:
+        """``log(sum(exp(x)))`` along dimensions, without overflow on the way."""
         x = self if self.dtype.kind in "fc" else self._cast(default_dtype())
         return x._reduce("logsumexp", dim, keepdim)
 
     def norm(self, p: Any = 2, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+        """``sum(abs(x) ** p) ** (1 / p)`` of all elements, or along dimensions; "fro" is p = 2."""
         if p is None or p == "fro":
             p = 2
         need_real("norm: p", p)
         return self._as(dtype, lambda x: x._reduce("norm", dim, keepdim, p=p))
 
     def argmax(self, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        """Where the largest element is (int64): along `dim`, or among all in row-major order; of equal ones the first."""
         return self._reduce("argmax", dim, keepdim)
 
     def argmin(self, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        """Where the smallest element is (int64): along `dim`, or among all in row-major order; of equal ones the first."""
         return self._reduce("argmin", dim, keepdim)
 
     def max(self, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
@@ -150,19 +166,23 @@ class Computing(Core):
         return Pair(values, index)
 
     def softmax(self, dim: int, dtype: Any = None) -> Tensor:
+        """``exp(x) / sum(exp(x))`` along `dim`."""
         axis = normalize_axis("softmax", dim, self.ndim)
         return self._as(dtype, lambda x: record(OPS["softmax"], (x,), (axis,)))
 
     def log_softmax(self, dim: int, dtype: Any = None) -> Tensor:
+        """``x - log(sum(exp(x)))`` along `dim`."""
         axis = normalize_axis("log_softmax", dim, self.ndim)
         return self._as(dtype, lambda x: record(OPS["log_softmax"], (x,), (axis,)))
 
     @also_of_scalars
     def cumsum(self, dim: int, dtype: Any = None) -> Tensor:
+        """Sums of the elements up to each one along `dim`."""
         return self._as(dtype, lambda x: x._scan("cumsum", dim))
 
     @also_of_scalars
     def cumprod(self, dim: int, dtype: Any = None) -> Tensor:
+        """Products of the elements up to each one along `dim`."""
         return self._as(dtype, lambda x: x._scan("cumprod", dim))
 
     def _scan(self, name: str, dim: int) -> Tensor:
@@ -192,6 +212,7 @@ class Computing(Core):
 
     @also_of_scalars
     def index_select(self, dim: int, index: Tensor) -> Tensor:
+        """The parts at the positions `index` (a vector of integers) along `dim`; IndexError for what is out of range."""
         axis = self._indexed("index_select", dim, index)
         if index.ndim > 1:
             raise ValueError(f"index_select: the index is a vector, got shape {tuple(map(int, index.shape))}")
@@ -199,6 +220,7 @@ class Computing(Core):
 
     @also_of_scalars
     def scatter_add(self, dim: int, index: Tensor, src: Tensor) -> Tensor:
+        """With the elements of `src` added at the positions `index` along `dim`; IndexError for what is out of range."""
         axis = self._indexed("scatter_add", dim, index)
         if self.dtype.kind == "b":
             return self.to(np.uint8).scatter_add(dim, index, src.to(np.uint8)).ne(0)
@@ -224,6 +246,7 @@ class Computing(Core):
 
     @also_of_scalars
     def argsort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+        """The positions (int64) that put the elements along `dim` in order; equal ones keep theirs, NaN counts as largest."""
         op = OPS["argsort"]
         return record(
             op, (self,), op.bind({"axis": normalize_axis("argsort", dim, self.ndim), "descending": descending})
@@ -231,11 +254,13 @@ class Computing(Core):
 
     @also_of_scalars
     def sort(self, dim: int = -1, descending: bool = False, stable: bool = True) -> Pair:
+        """(values in order along `dim`, their positions); equal ones keep their order, NaN counts as largest."""
         index = self.argsort(dim, descending)
         return Pair(record(OPS["gather"], (self, index), (normalize_axis("sort", dim, self.ndim),)), index)
 
     @also_of_scalars
     def topk(self, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Pair:
+        """(the `k` largest or smallest values along `dim`, in order, their positions); ValueError where there are fewer."""
         d, k = normalize_axis("topk", dim, self.ndim), whole("topk: k", k, 0)
         if k > self.shape[d]:
             raise ValueError(f"topk: k={k} is more than the extent {int(self.shape[d])} of dimension {dim}")
@@ -243,22 +268,27 @@ class Computing(Core):
         return Pair(record(OPS["gather"], (self, index), (d,)), index)
 
     def matmul(self, other: Tensor) -> Tensor:
+        """The product of matrices (the last two dimensions; others are batches, broadcast) or vectors, as ``@``."""
         return record(OPS["matmul"], (self, other), ())
 
     # each takes tensors of its own rank only, and names its operand differently
 
     def mm(self, mat2: Tensor) -> Tensor:
+        """The product of two matrices."""
         return self._product("mm", 2, mat2, 2)
 
     def bmm(self, mat2: Tensor) -> Tensor:
+        """Products of matrices, (batch, n, m) times (batch, m, k)."""
         if self.ndim == mat2.ndim == 3 and self.shape[0] != mat2.shape[0]:
             raise ValueError(f"bmm: batches of one size are needed, got {int(self.shape[0])} and {int(mat2.shape[0])}")
         return self._product("bmm", 3, mat2, 3)
 
     def dot(self, tensor: Tensor) -> Tensor:
+        """The sum of products of two vectors."""
         return self._product("dot", 1, tensor, 1)
 
     def mv(self, vec: Tensor) -> Tensor:
+        """A matrix times a vector."""
         return self._product("mv", 2, vec, 1)
 
     def _product(self, name: str, rank: int, other: Tensor, rank_of_other: int) -> Tensor:
@@ -269,15 +299,19 @@ class Computing(Core):
         return record(OPS["matmul"], (self, other), ())
 
     def tril(self, diagonal: int = 0) -> Tensor:
+        """The lower triangle of matrices, up to the given diagonal (0 the main one, above it positive); zeros elsewhere."""
         return record(OPS["tril"], (self,), (whole("tril: diagonal", diagonal),))
 
     def triu(self, diagonal: int = 0) -> Tensor:
+        """The upper triangle of matrices, from the given diagonal on (0 the main one, above it positive); zeros elsewhere."""
         return record(OPS["triu"], (self,), (whole("triu: diagonal", diagonal),))
 
     def equal(self, other: Tensor) -> bool:
+        """Whether shapes and all elements are equal; reads both."""
         return tuple(self.shape) == tuple(other.shape) and bool((self == other).all())
 
     def allclose(self, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+        """Whether all elements are within ``atol + rtol * abs(other)`` of the other's; reads both."""
         return bool(np.allclose(self.numpy(), other.numpy(), rtol, atol, equal_nan))
 
 

@@ -15,7 +15,9 @@ from lezero.graph.place import Device
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import Op
 from lezero.ops.operand import Operand
-from lezero.runtime.recorder import STATE, Handle, import_handle, kind_of, record
+from lezero.runtime.leaves import import_handle, kind_of
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE, Handle
 
 if TYPE_CHECKING:
     from lezero.tensor import Tensor
@@ -70,6 +72,7 @@ class Core(Operand, Handle):
 
     @property
     def dtype(self) -> DType:
+        """The element type."""
         if self._rec is not None:
             return self._node.dtype
         if self._buffer is None:
@@ -86,42 +89,52 @@ class Core(Operand, Handle):
 
     @property
     def ndim(self) -> int:
+        """How many dimensions there are."""
         if self._rec is not None:
             return len(self._node.shape)
         return len(self.shape)
 
     @property
     def weak(self) -> bool:
+        """Whether it comes from a Python number, whose dtype gives way to that of tensors."""
         return self._weak
 
     def dim(self) -> int:
+        """How many dimensions there are."""
         return self.ndim
 
     ndimension = dim
 
     def numel(self) -> int:
+        """How many elements there are."""
         return prod(self.shape)
 
     nelement = numel
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all elements."""
         return int(prod(self.shape)) * self.dtype.itemsize
 
     @property
     def itemsize(self) -> int:
+        """Bytes of one element."""
         return self.dtype.itemsize
 
     def element_size(self) -> int:
+        """Bytes of one element."""
         return self.dtype.itemsize
 
     def is_floating_point(self) -> bool:
+        """Whether the dtype is a floating one."""
         return self.dtype.is_floating_point
 
     def is_signed(self) -> bool:
+        """Whether the dtype has negative numbers."""
         return self.dtype.kind not in "bu"
 
     def is_complex(self) -> bool:
+        """Whether the dtype is a complex one."""
         return self.dtype.is_complex
 
     def __len__(self) -> int:
@@ -163,15 +176,19 @@ class Core(Operand, Handle):
         return self if self.dtype is dtype else record(OPS["cast"], (self,), (dtype,))
 
     def type(self, dtype: Any = None) -> Any:
+        """With another dtype; without an argument, the dtype's name."""
         return repr(self.dtype) if dtype is None else self._cast(as_dtype(dtype))
 
     def type_as(self, other: Tensor) -> Tensor:
+        """With the dtype of `other`."""
         return self._cast(other.dtype)
 
     def cpu(self) -> Self:
+        """The tensor itself: it is there already."""
         return self
 
     def clone(self) -> Tensor:
+        """A tensor of its own with the same elements, which the gradient passes."""
         return record(OPS["identity"], (self,), ())
 
 

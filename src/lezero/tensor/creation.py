@@ -19,7 +19,8 @@ from lezero.hal.buffer import Buffer
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import normalize_axis
 from lezero.runtime import recorder
-from lezero.runtime.recorder import kind_of, record
+from lezero.runtime.leaves import kind_of
+from lezero.runtime.recorder import record
 from lezero.tensor.core import Core, _sizes
 
 if TYPE_CHECKING:
@@ -205,10 +206,12 @@ def _number(value: Any) -> Tensor:
 
 
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Zeros of a shape, given as ints or as one sequence; of the default dtype unless given."""
     return _source("full", dtype or dt.default_dtype(), requires_grad, device, shape=_extents("zeros", size), value=0)
 
 
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Ones of a shape, given as ints or as one sequence; of the default dtype unless given."""
     return _source("full", dtype or dt.default_dtype(), requires_grad, device, shape=_extents("ones", size), value=1)
 
 
@@ -218,16 +221,19 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 
 
 def zeros_like(t: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Zeros of the shape of `t`, and of its dtype unless given."""
     return zeros(t.shape, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
 
 
 def ones_like(t: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Ones of the shape of `t`, and of its dtype unless given."""
     return ones(t.shape, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
 
 
 def full_like(
     t: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
+    """`fill_value` everywhere, in the shape of `t`, and of its dtype unless given."""
     return full(t.shape, fill_value, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
 
 
@@ -275,12 +281,15 @@ def linspace(
     """`steps` numbers evenly spaced from `start` to `end`, both included (numbers, or tensors of one element)."""
     steps = whole("linspace: steps", steps, 0)
     start, end = _one_number("linspace: start", start), _one_number("linspace: end", end)
+    if as_dtype(dtype or dt.default_dtype()).kind in "iu":  # the ends are cut off before, and what is between after
+        start, end = int(start), int(end)
     return _source(
         "linspace", dtype or dt.default_dtype(), requires_grad, device, start=float(start), stop=float(end), steps=steps
     )
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Ones on the main diagonal, zeros elsewhere: (n, m), or (n, n)."""
     n = whole("eye: n", n, 0)
     m = m if m is None else whole("eye: m", m, 0)
     rows, columns = arange(n).reshape(n, 1), arange(n if m is None else m)
@@ -291,15 +300,21 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
 def _random(name: str, shape: tuple, dtype: Any, generator: Any, requires_grad: bool, **attrs: Any) -> Tensor:
     from lezero.runtime.inputs import random_key
 
+    dtype = as_dtype(dtype)
+    if dtype.is_complex:
+        scale = 0.5**0.5 if name == "normal" else 1  # each part has half the variance
+        parts = [_random(name, shape, dtype.to_real(), generator, False, **attrs) * scale for _ in range(2)]
+        t = record(OPS["complex"], tuple(parts), ())
+        return t.requires_grad_() if requires_grad else t
     op = OPS[name]
-    t = record(op, random_key(generator), op.bind({"shape": shape, "dtype": as_dtype(dtype), **attrs}))
+    t = record(op, random_key(generator), op.bind({"shape": shape, "dtype": dtype, **attrs}))
     return t.requires_grad_() if requires_grad else t
 
 
 def rand(
     *size: Any, dtype: Any = None, device: Any = None, generator: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Uniform in [0, 1)."""
+    """Uniform in [0, 1), of a shape given as ints or as one sequence; of the default dtype unless given."""
     _check_device(device)
     return _random("uniform", _extents("rand", size), dtype or dt.default_dtype(), generator, requires_grad)
 
@@ -307,7 +322,7 @@ def rand(
 def randn(
     *size: Any, dtype: Any = None, device: Any = None, generator: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Normally distributed, mean 0 and variance 1."""
+    """Normally distributed, mean 0 and variance 1, of a shape given as ints or as one sequence; of the default dtype unless given."""
     _check_device(device)
     return _random("normal", _extents("randn", size), dtype or dt.default_dtype(), generator, requires_grad)
 
@@ -315,7 +330,7 @@ def randn(
 def randint(
     low: int, high: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None, generator: Any = None
 ) -> Tensor:
-    """Integers from `low` (0 if left out) to `high` - 1."""
+    """Integers from `low` (0 if left out) to `high` - 1, of the shape `size`; int64 unless given."""
     if size is None:
         low, high, size = 0, low, high
     if size is None:
@@ -340,10 +355,12 @@ def randperm(n: int, *, dtype: Any = None, device: Any = None, generator: Any = 
 
 
 def rand_like(t: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Uniform in [0, 1), of the shape of `t`, and of its dtype unless given."""
     return rand(t.shape, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
 
 
 def randn_like(t: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Normally distributed, mean 0 and variance 1, of the shape of `t`, and of its dtype unless given."""
     return randn(t.shape, dtype=dtype or t.dtype, device=device, requires_grad=requires_grad)
 
 
@@ -434,18 +451,23 @@ class New(Core):
     """What makes tensors of this one's dtype."""
 
     def new_zeros(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        """``zeros``, of this dtype unless given."""
         return zeros(*size, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
 
     def new_ones(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        """``ones``, of this dtype unless given."""
         return ones(*size, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
 
     def new_empty(self, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        """``empty``, of this dtype unless given."""
         return empty(*size, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
 
     def new_full(
         self, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
     ) -> Tensor:
+        """``full``, of this dtype unless given."""
         return full(size, fill_value, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)
 
     def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        """``tensor``, of this dtype unless given: a copy of `data`."""
         return tensor(data, dtype=dtype or self.dtype, device=device, requires_grad=requires_grad)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from lezero.ops.base import REGISTRY as OPS
-from lezero.runtime.recorder import STATE, record
+from lezero.ops.base import promoted
+from lezero.ops.rules import wide_dtype, widen
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
 from lezero.tensor.complex_functions import OF_COMPLEX
 from lezero.tensor.core import Core
 from lezero.tensor.creation import need_fit
@@ -86,6 +90,20 @@ def _gives_integers(dividend: Any) -> bool:
 def _both(method: Callable, name: str, doc: str) -> tuple[Method, Method]:
     method.__name__, method.__qualname__, method.__doc__ = name, f"Tensor.{name}", doc
     return method, in_place(method)
+
+
+def _rounded_once(rule: Callable) -> Callable:
+    """A method made of several operations, which computes in float32 what is of half precision."""
+
+    @wraps(rule)
+    def method(self: Core, *operands: Any, **options: Any) -> Tensor:
+        tensors = [x for x in (self, *operands) if isinstance(x, Core)]
+        dtype = promoted(*tensors)
+        if wide_dtype(dtype) is dtype:
+            return rule(self, *operands, **options)
+        return rule(*(widen(x) if isinstance(x, Core) else x for x in (self, *operands)), **options)._cast(dtype)
+
+    return method
 
 
 class Elementwise(Core):
@@ -207,27 +225,34 @@ class Elementwise(Core):
 
     def add(self, other: Any, *, alpha: Any = 1) -> Tensor:
         """``self + alpha * other``."""
-        return self + (other if alpha == 1 else other * alpha)
+        return self + other if alpha == 1 else self._add_scaled(other, alpha)
 
     def sub(self, other: Any, *, alpha: Any = 1) -> Tensor:
         """``self - alpha * other``."""
-        return self - (other if alpha == 1 else other * alpha)
+        return self - other if alpha == 1 else self._add_scaled(other, -alpha)
 
+    @_rounded_once
+    def _add_scaled(self, other: Any, alpha: Any) -> Tensor:
+        return self + other * alpha
+
+    @_rounded_once
     def addcmul(self, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
         """``self + value * tensor1 * tensor2``."""
         product = tensor1 * tensor2
         return self + (product if value == 1 else product * value)
 
+    @_rounded_once
     def addcdiv(self, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1) -> Tensor:
         """``self + value * tensor1 / tensor2``."""
         quotient = tensor1 / tensor2
         return self + (quotient if value == 1 else quotient * value)
 
     def lerp(self, end: Tensor, weight: Any) -> Tensor:
-        """``self + weight * (end - self)``."""
-        return self + (end - self) * weight
+        """``self + weight * (end - self)``, computed from the nearer end: weight 1 gives exactly `end`."""
+        return record(OPS["lerp"], (self, end, weight), ())
 
     def pow(self, exponent: Any) -> Tensor:
+        """``self ** exponent``, element by element."""
         return self**exponent
 
     def clamp(self, min: Any = None, max: Any = None) -> Self:
@@ -260,6 +285,7 @@ class Elementwise(Core):
         return record(OPS["where"], (mask, value, self), ())._cast(self.dtype)
 
     def where(self, condition: Tensor, other: Any) -> Tensor:
+        """Its elements where `condition` (bool, broadcast) is True, those of `other` elsewhere."""
         return record(OPS["where"], (condition, self, other), ())
 
     div_, square_, round_ = in_place(div), in_place(square), in_place(round)

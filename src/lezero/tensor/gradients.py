@@ -7,9 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from lezero.ops.base import REGISTRY as OPS
-from lezero.runtime import recorder
+from lezero.runtime import recording
 from lezero.runtime.gradient import backward as _backward
-from lezero.runtime.recorder import STATE, import_handle, record
+from lezero.runtime.leaves import import_handle
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
+from lezero.runtime.writes import adopt, as_variable
 from lezero.tensor.core import Core
 from lezero.tensor.modes import no_grad
 
@@ -44,6 +47,7 @@ class Gradients(Core):
 
     @property
     def requires_grad(self) -> bool:
+        """Whether a gradient is computed for it: a leaf that wants one, or computed from such."""
         if self._requires_grad:
             return True
         if self._rec is not None:
@@ -74,10 +78,10 @@ class Gradients(Core):
         rec.imported.pop(id(self), None)
         if self._rec is not None:
             if requires_grad:
-                fresh = recorder._as_variable(self)
+                fresh = as_variable(self)
             else:
                 fresh = record(OPS["detach"], (self,), ())
-            recorder.adopt(self, fresh)
+            adopt(self, fresh)
             if requires_grad:
                 rec.variables[self._node] = self
         return self
@@ -98,12 +102,13 @@ class Gradients(Core):
 
     @property
     def is_leaf(self) -> bool:
+        """Whether it was not computed from what requires a gradient; ``grad`` is kept for leaves."""
         return self._requires_grad or not self.requires_grad
 
     @property
     def grad(self) -> Tensor | None:
         """The gradient accumulated by ``backward()``, or None."""
-        if recorder.capturing and STATE.capture is not None:
+        if recording.capturing and STATE.capture is not None:
             STATE.capture.uses_grad(self)
         return self._grad
 
@@ -111,7 +116,7 @@ class Gradients(Core):
     def grad(self, value: Tensor | None) -> None:
         if value is not None and tuple(value.shape) != tuple(self.shape):
             raise ValueError(f"grad: shape {tuple(value.shape)} does not fit the tensor's {tuple(self.shape)}")
-        if recorder.capturing and STATE.capture is not None:
+        if recording.capturing and STATE.capture is not None:
             STATE.capture.uses_grad(self, read=False)
         self._grad = value
 
@@ -136,11 +141,13 @@ class Gradients(Core):
         return self._as_view(OPS["detach"], ())
 
     def detach_(self) -> Self:
-        recorder.adopt(self, record(OPS["detach"], (self,), ()))
+        """Cut off from how it was computed, in place."""
+        adopt(self, record(OPS["detach"], (self,), ()))
         return self
 
     @property
     def data(self) -> Tensor:
+        """The value without its history, as ``detach()`` gives; assigning replaces the value."""
         return self.detach()
 
     @data.setter

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lezero.runtime.recorder import STATE
+from lezero.runtime.recording import STATE
 from lezero.tensor.core import Core
 from lezero.tensor.creation import tensor
 

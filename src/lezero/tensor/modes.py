@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from lezero.runtime.recorder import STATE
+from lezero.runtime.recording import STATE
 from lezero.switched import switched
 
 
@@ -54,4 +54,5 @@ class inference_mode(no_grad):
 
 
 def is_grad_enabled() -> bool:
+    """Whether what is recorded now gets a gradient (see ``no_grad``)."""
     return STATE.grad_mode

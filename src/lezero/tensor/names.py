@@ -66,9 +66,11 @@ class Names(Core):
         return 0
 
     def contiguous(self, memory_format: Any = None) -> Self:
+        """The tensor itself: to the user it is in row-major order."""
         return self
 
     def is_contiguous(self, memory_format: Any = None) -> bool:
+        """True: to the user every tensor is in row-major order."""
         return True
 
     def is_nonzero(self) -> bool:
@@ -76,9 +78,11 @@ class Names(Core):
         return bool(self.item())
 
     def is_same_size(self, other: Tensor) -> bool:
+        """Whether the shapes are equal."""
         return tuple(self.shape) == tuple(other.shape)
 
     def is_pinned(self) -> bool:
+        """False: no memory is pinned."""
         return False
 
     def is_conj(self) -> bool:
@@ -86,15 +90,19 @@ class Names(Core):
         return False
 
     def is_neg(self) -> bool:
+        """False: negation computes."""
         return False
 
     def is_inference(self) -> bool:
+        """False: there is no inference mode for tensors to stay in."""
         return False
 
     def resolve_conj(self) -> Self:
+        """The tensor itself: ``conj()`` computes."""
         return self
 
     def resolve_neg(self) -> Self:
+        """The tensor itself: negation computes."""
         return self
 
 

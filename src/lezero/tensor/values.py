@@ -10,7 +10,8 @@ import numpy as np
 
 from lezero.graph import dtype as dt
 from lezero.hal.buffer import Buffer, export
-from lezero.runtime.recorder import STATE, import_handle
+from lezero.runtime.leaves import import_handle
+from lezero.runtime.recording import STATE
 from lezero.runtime.run import run_now, run_recording
 from lezero.tensor.core import Core
 from lezero.tensor.modes import no_grad
@@ -65,6 +66,7 @@ class Values(Core):
         return float(value) if self.dtype in dt.FLOATING else value.item()
 
     def tolist(self) -> Any:
+        """The elements as Python numbers in nested lists; a number where there are no dimensions.  Reading runs what is pending."""
         array = self._looked_at().array
         return array.astype(np.float32).tolist() if self.dtype in (dt.bfloat16, dt.float16) else array.tolist()
 

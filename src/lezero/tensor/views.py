@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from lezero.arguments import whole
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import Op, normalize_axes, normalize_axis, several_axes
-from lezero.runtime.recorder import WRITE_BACK, note_view, record
+from lezero.runtime.recorder import record
+from lezero.runtime.writes import WRITE_BACK, note_view
 from lezero.tensor.core import Core, _sizes
 
 if TYPE_CHECKING:
@@ -43,11 +44,13 @@ class Views(Core):
     view = reshape
 
     def view_as(self, other: Tensor) -> Tensor:
+        """``reshape`` to the shape of `other`."""
         return self.reshape(other.shape)
 
     reshape_as = view_as
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+        """The dimensions from `start_dim` to `end_dim`, both included, as one."""
         n = self.ndim
         if not n:
             return self.reshape(1)
@@ -58,9 +61,11 @@ class Views(Core):
         return self._as_view(OPS["reshape"], ((*s[:a], prod(s[a : b + 1]), *s[b + 1 :]),))
 
     def ravel(self) -> Tensor:
+        """All dimensions as one."""
         return self.reshape(-1)
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Tensor:
+        """Dimension `dim` as several of the given sizes, of which one may be -1."""
         d, s = normalize_axis("unflatten", dim, self.ndim), self.shape
         sizes = tuple(sizes)
         if -1 in sizes:
@@ -69,6 +74,7 @@ class Views(Core):
         return self.reshape((*s[:d], *sizes, *s[d + 1 :]))
 
     def permute(self, *dims: Any) -> Tensor:
+        """The dimensions in another order: each is named once, as ints or as one sequence."""
         order = _sizes(dims)
         n = self.ndim
         axes = tuple(normalize_axis("permute", a, n) for a in order)
@@ -77,6 +83,7 @@ class Views(Core):
         return self._as_view(OPS["permute"], (axes,))
 
     def transpose(self, dim0: int, dim1: int) -> Tensor:
+        """Two dimensions exchanged."""
         n = self.ndim
         a, b = normalize_axis("transpose", dim0, n), normalize_axis("transpose", dim1, n)
         axes = list(range(n))
@@ -87,16 +94,19 @@ class Views(Core):
     swapaxes = swapdims = transpose
 
     def t(self) -> Any:
+        """A matrix transposed; vectors and single numbers as they are.  ValueError for more dimensions."""
         if self.ndim > 2:
             raise ValueError(f"t(): for at most 2 dimensions, this tensor has {self.ndim}; use .mT or transpose(a, b)")
         return self if self.ndim < 2 else self.transpose(0, 1)
 
     @property
     def T(self) -> Tensor:
+        """All dimensions in reverse order."""
         return self.permute(tuple(reversed(range(self.ndim))))
 
     @property
     def mT(self) -> Tensor:
+        """Matrices transposed: the last two dimensions exchanged."""
         return self.transpose(-2, -1)
 
     @property
@@ -104,9 +114,12 @@ class Views(Core):
         """Matrices transposed and conjugated."""
         return self.mT.conj() if self.is_complex() else self.mT
 
-    adjoint = lambda self: self.mH
+    def adjoint(self) -> Tensor:
+        """``mH``, as a method."""
+        return self.mH
 
     def movedim(self, source: Any, destination: Any) -> Tensor:
+        """Dimensions `source` moved to the places `destination`; the others keep their order."""
         n = self.ndim
         src = [normalize_axis("movedim", a, n) for a in ([source] if isinstance(source, int) else source)]
         dst = [
@@ -132,12 +145,15 @@ class Views(Core):
         return self._as_view(OPS["expand"], (shape,))
 
     def expand_as(self, other: Tensor) -> Tensor:
+        """``expand`` to the shape of `other`."""
         return self.expand(other.shape)
 
     def broadcast_to(self, *size: Any, shape: Sequence[int] | None = None) -> Tensor:
+        """``expand``, with the shape as ints, as one sequence, or by name."""
         return self.expand(*(size if shape is None else (shape,)))
 
     def squeeze(self, dim: Any = None) -> Tensor:
+        """Without the dimensions of extent 1: all of them, or those of them that are given."""
         s = self.shape
         axes = normalize_axes(
             "squeeze", dim if dim is None or isinstance(dim, int) else several_axes("squeeze", dim), len(s)
@@ -145,11 +161,13 @@ class Views(Core):
         return self._as_view(OPS["reshape"], (tuple(d for i, d in enumerate(s) if not (i in axes and d == 1)),))
 
     def unsqueeze(self, dim: int) -> Tensor:
+        """With a dimension of extent 1 before dimension `dim`."""
         s = self.shape
         d = normalize_axis("unsqueeze", dim, len(s) + 1)
         return self._as_view(OPS["reshape"], ((*s[:d], 1, *s[d:]),))
 
     def narrow(self, dim: int, start: int, length: int) -> Tensor:
+        """`length` elements from `start` on along `dim`; ValueError where there are not as many."""
         d = normalize_axis("narrow", dim, self.ndim)
         if not self.ndim:
             raise ValueError("narrow: a tensor of one dimension or more is needed")
@@ -168,6 +186,7 @@ class Views(Core):
         return part
 
     def select(self, dim: int, index: int) -> Tensor:
+        """The part at position `index` of dimension `dim`, without that dimension."""
         at: list[Any] = [slice(None)] * self.ndim
         at[normalize_axis("select", dim, self.ndim)] = index
         return self[tuple(at)]
@@ -211,13 +230,16 @@ class Views(Core):
         return tuple(out)
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+        """In as many parts of equal extent along `dim`, the last perhaps smaller; there may be fewer."""
         total = int(self.shape[normalize_axis("chunk", dim, self.ndim)])
         return self.split(max(1, -(-total // whole("chunk: the number of chunks", chunks, 1))), dim)
 
     def unbind(self, dim: int = 0) -> tuple[Tensor, ...]:
+        """The parts along `dim`, without that dimension."""
         return tuple(self.select(dim, i) for i in range(int(self.shape[normalize_axis("unbind", dim, self.ndim)])))
 
     def repeat(self, *sizes: Any) -> Tensor:
+        """Copies one after the other: how many along each dimension; ones in front make new dimensions."""
         reps = _sizes(sizes)
         if len(reps) < self.ndim or any(type(r) is int and r < 0 for r in reps):
             raise ValueError(

@@ -11,7 +11,9 @@ from lezero.graph.dtype import float64, iinfo
 from lezero.ops.base import REGISTRY as OPS
 from lezero.ops.base import broadcast_shapes
 from lezero.runtime import recorder
-from lezero.runtime.recorder import STATE, assign, record
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
+from lezero.runtime.writes import assign
 from lezero.tensor.core import Core
 from lezero.tensor.creation import need_fit, rand, randint, randn, tensor
 
@@ -86,6 +88,7 @@ class Writing(Core):
         return made
 
     def fill_(self, value: Any) -> Self:
+        """Write one number (or a tensor without dimensions) everywhere."""
         if not isinstance(value, Core):
             need_number("fill_: the value", value)
             need_fit("fill_", value, self.dtype)
@@ -101,20 +104,25 @@ class Writing(Core):
         )
 
     def zero_(self) -> Self:
+        """Write zeros."""
         return self._set(record(OPS["full"], (), ((), 0, self.dtype)))
 
     def normal_(self, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Self:
+        """Write normally distributed numbers of this mean and standard deviation."""
         _need_order("normal_: std", 0.0, std)
         return self._set(randn(*self.shape, dtype=self.dtype, generator=generator) * std + mean)
 
     def uniform_(self, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Self:
+        """Write numbers uniform in [a, b)."""
         _need_order("uniform_: the upper end", a, b)
         return self._set(rand(*self.shape, dtype=self.dtype, generator=generator) * (b - a) + a)
 
     def bernoulli_(self, p: float = 0.5, generator: Any = None) -> Self:
+        """Write ones with probability `p`, zeros otherwise."""
         return self._set((rand(*self.shape, generator=generator) < p)._cast(self.dtype))
 
     def exponential_(self, lambd: float = 1.0, generator: Any = None) -> Self:
+        """Write exponentially distributed numbers of rate `lambd`."""
         return self._set((-rand(*self.shape, dtype=self.dtype, generator=generator)).log1p() / -lambd)
 
     def log_normal_(self, mean: float = 1.0, std: float = 2.0, generator: Any = None) -> Self:
@@ -123,6 +131,7 @@ class Writing(Core):
         return self._set((randn(*self.shape, dtype=self.dtype, generator=generator) * std + mean).exp())
 
     def cauchy_(self, median: float = 0.0, sigma: float = 1.0, generator: Any = None) -> Self:
+        """Write numbers of a Cauchy distribution with this median and half width."""
         u = rand(*self.shape, dtype=self.dtype, generator=generator)
         return self._set(((u - 0.5) * pi).tan() * sigma + median)
 

@@ -17,25 +17,26 @@ class Callback:
     """
 
     def on_fit_begin(self, trainer: Trainer) -> None:
-        pass
+        """Before the first step of a fit."""
 
     def on_epoch_begin(self, trainer: Trainer) -> None:
-        pass
+        """Before the first step of an epoch."""
 
     def on_step_end(self, trainer: Trainer) -> None:
-        pass
+        """After each step of the optimizer."""
 
     def on_epoch_end(self, trainer: Trainer, logs: Mapping[str, float]) -> None:
-        pass
+        """After an epoch and its validation; `logs` are its means by name."""
 
     def on_fit_end(self, trainer: Trainer) -> None:
-        pass
+        """After the last epoch of a fit, and after a fit that was stopped."""
 
     def state_dict(self) -> dict[str, Any]:
+        """What a resumed fit needs to know, in plain types and tensors."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        pass
+        """Go on from what ``state_dict`` gave."""
 
 
 class Best:

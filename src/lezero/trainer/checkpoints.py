@@ -46,18 +46,22 @@ class Checkpoints:
 
     @property
     def last(self) -> Path:
+        """The file a fit is resumed from."""
         return self.folder / "last.lzm"
 
     def save(self, trainer: Trainer) -> Path:
+        """Write the trainer's state to ``last``, atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
         save(trainer.state_dict(), self.last)
         return self.last
 
     def after_step(self, trainer: Trainer) -> None:
+        """Write it where `every_steps` says so."""
         if self.every_steps and trainer.step % self.every_steps == 0:
             self.save(trainer)
 
     def after_epoch(self, trainer: Trainer, logs: Mapping[str, float], final: bool) -> None:
+        """Write it where `every_epochs` says so, after the `final` epoch, and where the epoch was the best so far, which has a file of its own."""
         best = self.best is not None and self.best.improved(logs)
         if best or final or trainer.epoch % self.every_epochs == 0:
             self.save(trainer)

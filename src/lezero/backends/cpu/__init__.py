@@ -74,11 +74,10 @@ class CpuProgram(Program):
         outputs: list[Buffer] = []
         block = arena.alloc(instance.together_bytes) if instance.together else None
         for k, reused in enumerate(self.reused):
-            if reused >= 0:
-                outputs.append(inputs[reused])
-                continue
-            if into is not None and k in into:
-                outputs.append(into[k])
+            if reused >= 0 or (into is not None and k in into):
+                output = inputs[reused] if reused >= 0 else into[k]  # type: ignore[index]
+                output.version += 1
+                outputs.append(output)
                 continue
             at = instance.together.get(self.schedule.graph.outputs[k])
             if at is not None and block is not None:

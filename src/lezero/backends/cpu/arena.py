@@ -84,6 +84,9 @@ class Allocator:
         self._lent: dict[int, _Lent] = {}  # by address
         self._returned: deque[ref[Block]] = deque()
         self._free: dict[int, list[tuple[int, object]]] = {}
+        self._slabs: dict[
+            int, tuple[int, int, object]
+        ] = {}  # of each size the last slab: from where to where it is uncut
         self._current = self._peak = self._kept = self._mapped = 0
 
     def alloc(self, nbytes: int) -> tuple[int, Block]:
@@ -157,12 +160,14 @@ class Allocator:
         if capacity > _SLAB_LARGEST:
             address, mapping = self._map(capacity, nbytes)
             return address, mapping
-        start, mapping = self._map(_SLAB, nbytes)
-        blocks = [(start + i * capacity, mapping) for i in range(_SLAB // capacity)]
-        first = blocks.pop(0)
-        self._free.setdefault(capacity, []).extend(reversed(blocks))
-        self._kept += len(blocks) * capacity
-        return first
+        address, end, mapping = self._slabs.get(capacity, (0, 0, None))
+        if address == end:
+            address, mapping = self._map(_SLAB, nbytes)
+            end = address + _SLAB // capacity * capacity
+            self._kept += end - address
+        self._slabs[capacity] = address + capacity, end, mapping
+        self._kept -= capacity
+        return address, mapping
 
     def _map(self, capacity: int, wanted: int) -> tuple[int, object]:
         try:

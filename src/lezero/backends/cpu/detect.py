@@ -70,7 +70,7 @@ def _target(limit: str, effort: int) -> Target:
     if level not in levels:
         why = "this processor does not have it" if level in TARGETS else "there is no such level"
         raise KnobError(f"LEZERO_CPU={limit!r}: {why}; on this machine it can be one of {', '.join(levels)}")
-    changes: dict[str, Any] = {"triple": _triple(), "effort": effort, **_cache_sizes()}
+    changes: dict[str, Any] = {"triple": _triple(), "effort": effort, **_cache_size()}
     if level == "generic":
         changes["cpu"] = ""  # LLVM's baseline of whatever the triple says
     return replace(TARGETS[level], **changes)
@@ -106,15 +106,14 @@ def _request_amx() -> bool:
     return ctypes.CDLL(None).syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0
 
 
-def _cache_sizes() -> dict[str, int]:
-    """L1 data, L2 and L3 bytes where sysfs tells; the table's defaults elsewhere."""
-    sizes = {}
+def _cache_size() -> dict[str, int]:
+    """L2's bytes where sysfs tells; the table's default elsewhere."""
     for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:
-            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+            level, size = ((index / name).read_text().strip() for name in ("level", "size"))
         except OSError:
             continue
         digits = re.fullmatch(r"(\d+)([KM]?)", size)
-        if kind in ("Data", "Unified") and level in "123" and digits:
-            sizes[f"l{level}_bytes"] = int(digits[1]) << {"": 0, "K": 10, "M": 20}[digits[2]]
-    return sizes
+        if level == "2" and digits:
+            return {"l2_bytes": int(digits[1]) << {"": 0, "K": 10, "M": 20}[digits[2]]}
+    return {}

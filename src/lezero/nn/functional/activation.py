@@ -41,7 +41,7 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """The continuously differentiable ELU (Barron 2017)"""
+    """x above 0, else alpha · (exp(x / alpha) - 1): the continuously differentiable ELU (Barron 2017)"""
     return placed(act.celu(input, alpha=float(alpha)), input, inplace)
 
 
@@ -58,7 +58,8 @@ def check_form(approximate: str) -> None:
 
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x · sigmoid(x), also called swish"""
-    return placed(record(act.silu, (input,), ()), input, inplace)
+    y = input * input.sigmoid() if input.is_complex() else record(act.silu, (input,), ())
+    return placed(y, input, inplace)
 
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
@@ -83,12 +84,12 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 def softsign(input: Tensor) -> Tensor:
     """x / (1 + |x|)"""
-    return act.softsign(input)
+    return input / (1 + input.abs()) if input.is_complex() else act.softsign(input)
 
 
 def tanhshrink(input: Tensor) -> Tensor:
     """x - tanh(x)"""
-    return act.tanhshrink(input)
+    return input - input.tanh() if input.is_complex() else act.tanhshrink(input)
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
@@ -175,7 +176,9 @@ def _axis(name: str, dim: int | None, x: Tensor) -> int:
 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Tensor:
-    """A sample of the Gumbel-softmax distribution (Jang et al. 2017); `hard` gives one-hot values with the soft gradient."""
+    """A sample of the Gumbel-softmax distribution of `logits` at temperature `tau` (Jang et al. 2017); `hard` gives one-hot values with the
+    soft gradient.
+    """
     from lezero.tensor import rand
 
     u = rand(logits.shape, dtype=logits.dtype)

@@ -96,7 +96,7 @@ def _where_largest(x: Tensor, starts: list[Tensor], lasts: list[Tensor] | None, 
     windows = tuple(s.shape[-1] for s in starts)
     taps = position.reshape(*position.shape[: -2 * n], *windows, prod(kernel))
     taps = taps.expand(*batch, *windows, prod(kernel))
-    seen = x.detach().reshape(*batch, prod(spatial)).gather(-1, taps.reshape(*batch, -1)).reshape(taps.shape)
+    seen = x.detach().reshape(*batch, prod(spatial)).gather(-1, taps.flatten(len(batch))).reshape(taps.shape)
     return taps.gather(-1, seen.argmax(-1, keepdim=True)).squeeze(-1)
 
 
@@ -195,7 +195,7 @@ def _fractional(n: int, x: Tensor, kernel: Any, size: Any, ratio: Any, indices: 
     geometry = zip(order, extents, counts, kernels)
     starts = [_starts(u.select(-1, k), extent, o, size) for k, extent, o, size in geometry]
     at = _where_largest(x, starts, None, kernels)
-    y = x.reshape(*batch, prod(extents)).gather(-1, at.reshape(*batch, -1)).reshape(at.shape)
+    y = x.reshape(*batch, prod(extents)).gather(-1, at.flatten(len(batch))).reshape(at.shape)
     return (y, at) if indices else y
 
 

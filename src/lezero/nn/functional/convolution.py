@@ -70,7 +70,11 @@ def conv1d(
     dilation: IntOrTuple = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Convolution over (batch, channels, length) or (channels, length); weight (out, in / groups, kernel)."""
+    """Convolution over (batch, channels, length) or (channels, length); weight (out, in / groups, kernel).
+
+    bias : (out,)
+    stride, padding, dilation : a number, or one a spatial dimension; padding may be "same" (with stride 1) or "valid"
+    """
     return _conv(1, input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -83,7 +87,11 @@ def conv2d(
     dilation: IntOrTuple = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Convolution over (batch, channels, height, width) or without batch; weight (out, in / groups, kernel height, width)."""
+    """Convolution over (batch, channels, height, width) or without batch; weight (out, in / groups, kernel height, width).
+
+    bias : (out,)
+    stride, padding, dilation : a number, or one a spatial dimension; padding may be "same" (with stride 1) or "valid"
+    """
     return _conv(2, input, weight, bias, stride, padding, dilation, groups)
 
 

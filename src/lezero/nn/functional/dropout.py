@@ -17,17 +17,26 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of (batch, channels, length) or (channels, length) dropped."""
+    """Whole channels of (batch, channels, length) or (channels, length) dropped.
+
+    In `training`, each with probability `p`; the others are divided by ``1 - p``.
+    """
     return _channels("dropout1d", input, p, training, inplace, (2, 3))
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of (batch, channels, height, width) or without batch dropped (Tompson et al. 2015)."""
+    """Whole channels of (batch, channels, height, width) or without batch dropped (Tompson et al. 2015).
+
+    In `training`, each with probability `p`; the others are divided by ``1 - p``.
+    """
     return _channels("dropout2d", input, p, training, inplace, (3, 4))
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of (batch, channels, depth, height, width) or without batch dropped."""
+    """Whole channels of (batch, channels, depth, height, width) or without batch dropped.
+
+    In `training`, each with probability `p`; the others are divided by ``1 - p``.
+    """
     return _channels("dropout3d", input, p, training, inplace, (4, 5))
 
 
@@ -44,7 +53,7 @@ def _channels(name: str, x: Tensor, p: float, training: bool, inplace: bool, ndi
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
-    """Dropout that keeps mean and variance behind SELU (Klambauer et al. 2017)."""
+    """Dropout that keeps mean and variance behind SELU (Klambauer et al. 2017): in `training`, each with probability `p`."""
     return _alpha("alpha_dropout", input, p, training, inplace, tuple(input.shape))
 
 

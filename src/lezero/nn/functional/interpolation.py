@@ -8,10 +8,12 @@ from math import floor
 import numpy as np
 
 from lezero.arguments import need_real, whole
+from lezero.graph.dtype import uint8
 from lezero.nn.parameter import constant_tensor
 from lezero.ops.pooling import adaptive_avg_pool
 from lezero.ops.resample import resample
-from lezero.ops.rules import wide_dtype
+from lezero.ops.rules import need_floating, wide_dtype
+from lezero.runtime.whole import WHOLE
 from lezero.tensor import Tensor
 
 _DIMENSIONS = {
@@ -34,6 +36,7 @@ def interpolate(
     Parameters
     ----------
     input : (batch, channels, length), (batch, channels, height, width) or (batch, channels, depth, height, width)
+        Of a floating dtype where elements are blended, or uint8, whose blends are rounded.
     size : the new extents, one int or one for each dimension; or
     scale_factor : what the extents are multiplied by, rounded down; likewise
     mode : {"nearest", "nearest-exact", "linear", "bilinear", "trilinear", "bicubic", "area"}
@@ -66,8 +69,18 @@ def interpolate(
         raise ValueError(f"interpolate: antialias is for modes 'bilinear' and 'bicubic', got {mode!r}")
     if align_corners is not None and not blends:
         raise ValueError(f"interpolate: mode {mode!r} has no align_corners")
+    if blends and input.dtype is uint8:
+        options = size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
+        return interpolate(input.float(), *options).round().clamp(0, 255).to(uint8)
+    if blends:
+        need_floating("interpolate", input)
     extents = [int(d) for d in input.shape[2:]]
     sizes, steps = _sizes_and_steps(extents, size, scale_factor, recompute_scale_factor)
+    whole = WHOLE.parts.get("interpolate")
+    if whole is not None:
+        options = mode, bool(align_corners), antialias, bool(recompute_scale_factor)
+        if (made := whole(input, size, scale_factor, *options)) is not None:
+            return made
     if mode == "area":
         return adaptive_avg_pool(input, output=tuple(sizes))
     if antialias or mode == "bicubic":

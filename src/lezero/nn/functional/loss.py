@@ -9,7 +9,7 @@ from typing import Any
 from lezero.ops import losses
 from lezero.ops.base import broadcast_shapes
 from lezero.runtime.bounds import expect_classes
-from lezero.runtime.recorder import _user_site
+from lezero.runtime.sites import user_site
 from lezero.tensor import Tensor
 
 _WARNED: dict = {}
@@ -29,7 +29,7 @@ def _reduced(name: str, loss: Tensor, reduction: str) -> Tensor:
 def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
     """Broadcasting (n,) with (n, 1) gives n × n differences, which is hardly ever meant."""
     if tuple(input.shape) != tuple(target.shape):
-        file, line = _user_site() or (__file__, 1)
+        file, line = user_site() or (__file__, 1)
         warnings.warn_explicit(
             f"{name}: the input has shape {tuple(input.shape)} and the target {tuple(target.shape)}; they are broadcast, which is "
             f"likely not what is meant. Make them the same shape",
@@ -63,6 +63,11 @@ def cross_entropy(
 
     An index out of range is an IndexError, unless it is `ignore_index`; where the indices are still to be computed, or in a
     captured function, it makes the loss NaN.
+
+    weight : (classes,), of each class; a mean is by weight
+    ignore_index : class indices that do not count
+    reduction : {"mean", "sum", "none"}
+    label_smoothing : the share of the target, 0 to 1, that is spread evenly over the classes
     """
     _expect_classes("cross_entropy", input, target, ignore_index)
     operands = (input, target) if weight is None else (input, target, weight)
@@ -74,14 +79,23 @@ def cross_entropy(
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
-    """Minus the log-probability (batch, classes, ...) of the target class (batch, ...)."""
+    """Minus the log-probability (batch, classes, ...) of the target class (batch, ...).
+
+    weight : (classes,), of each class; a mean is by weight
+    ignore_index : class indices that do not count
+    reduction : {"mean", "sum", "none"}
+    """
     _expect_classes("nll_loss", input, target, ignore_index)
     operands = (input, target) if weight is None else (input, target, weight)
     return losses.nll_loss(*operands, ignore_index=ignore_index, reduction=reduction)
 
 
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
-    """Squared error."""
+    """Squared error, of tensors of one shape.
+
+    reduction : {"mean", "sum", "none"}
+    weight : of each element; a mean is by weight
+    """
     _same_shape("mse_loss", input, target)
     if weight is not None:
         return _weighted("mse_loss", losses.mse_loss(input, target, reduction="none"), weight, reduction)
@@ -89,8 +103,15 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Ten
 
 
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
-    """Absolute error."""
+    """Absolute error, of tensors of one shape.
+
+    reduction : {"mean", "sum", "none"}
+    weight : of each element; a mean is by weight
+    """
     _same_shape("l1_loss", input, target)
+    if input.is_complex() or target.is_complex():
+        size = (input - target).abs()
+        return _reduced("l1_loss", size, reduction) if weight is None else _weighted("l1_loss", size, weight, reduction)
     if weight is not None:
         return _weighted("l1_loss", losses.l1_loss(input, target, reduction="none"), weight, reduction)
     return losses.l1_loss(input, target, reduction=reduction)
@@ -103,7 +124,10 @@ def _weighted(name: str, loss: Tensor, weight: Tensor, reduction: str) -> Tensor
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """Squared error below `beta`, absolute error above it."""
+    """``(input - target) ** 2 / (2 * beta)`` below `beta`, ``abs(input - target) - beta / 2`` above it.
+
+    reduction : {"mean", "sum", "none"}
+    """
     _same_shape("smooth_l1_loss", input, target)
     if beta < 0:
         raise ValueError(f"smooth_l1_loss: beta must not be negative, got {beta}")
@@ -113,7 +137,11 @@ def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = "mean", beta:
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
 ) -> Tensor:
-    """Half the squared error below `delta`, a straight line above it."""
+    """``(input - target) ** 2 / 2`` below `delta`, ``delta * (abs(input - target) - delta / 2)`` above it.
+
+    reduction : {"mean", "sum", "none"}
+    weight : of each element; a mean is by weight
+    """
     _same_shape("huber_loss", input, target)
     if delta <= 0:
         raise ValueError(f"huber_loss: delta is positive, got {delta}")
@@ -126,7 +154,11 @@ def huber_loss(
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """Cross-entropy of probabilities with targets between 0 and 1, of one shape."""
+    """Cross-entropy of probabilities with targets between 0 and 1, of one shape.
+
+    weight : of each element, broadcast
+    reduction : {"mean", "sum", "none"}
+    """
     _need_same_shape("binary_cross_entropy", input, target)
     if weight is None:
         return losses.bce_loss(input, target, reduction=reduction)
@@ -140,7 +172,11 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """Cross-entropy of logits with targets between 0 and 1, of one shape; `pos_weight` multiplies the positive part."""
+    """Cross-entropy of logits with targets between 0 and 1, of one shape; `pos_weight` multiplies the positive part.
+
+    weight : of each element, broadcast
+    reduction : {"mean", "sum", "none"}
+    """
     _need_same_shape("binary_cross_entropy_with_logits", input, target)
     operands = (input, target) if pos_weight is None else (input, target, pos_weight)
     if weight is None:
@@ -158,9 +194,9 @@ def _need_same_shape(name: str, input: Tensor, target: Tensor) -> None:
 
 
 def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """Kullback-Leibler divergence of log-probabilities from a target distribution.
+    """Kullback-Leibler divergence of log-probabilities `input` from a distribution `target` (its logarithm where `log_target`).
 
-    reduction : also "batchmean", the mathematical definition; "mean" divides by the number of elements.
+    reduction : {"mean", "sum", "none", "batchmean"}; the last is the mathematical definition, "mean" divides by the number of elements
     """
     return losses.kl_div(input, target, reduction=reduction, log_target=log_target)
 
@@ -168,8 +204,21 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
 def gaussian_nll_loss(
     input: Tensor, target: Tensor, var: Tensor, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Tensor:
-    """Minus the log-likelihood of a target under a normal distribution with mean `input` and variance `var`."""
-    var = var.clamp(eps)
+    """Minus the log-likelihood of a target under a normal distribution with mean `input` and variance `var`.
+
+    var : of input's shape, or without its last dimension: one for all elements along that; or of a shape that broadcasts
+        to input's
+    full : with the constant ``log(2 * pi) / 2``
+    eps : what smaller variances count as, in gradients too
+    reduction : {"mean", "sum", "none"}
+    """
+    if tuple(var.shape) == tuple(input.shape)[:-1]:
+        var = var.unsqueeze(-1)
+    elif broadcast_shapes("gaussian_nll_loss", input.shape, var.shape) != tuple(input.shape):
+        raise ValueError(
+            f"gaussian_nll_loss: var of shape {tuple(var.shape)} does not broadcast to {tuple(input.shape)}, that of input"
+        )
+    var = var + (var.clamp(eps) - var).detach()
     loss = 0.5 * (var.log() + (input - target) ** 2 / var)
     if full:
         loss = loss + 0.9189385332046727  # log(2π) / 2
@@ -193,9 +242,14 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """``1 - cos`` where the target is 1, ``max(0, cos - margin)`` where it is -1."""
+    """``1 - cos`` where the target is 1, ``max(0, cos - margin)`` where it is -1.
+
+    reduction : {"mean", "sum", "none"}
+    """
     from lezero.tensor import where
 
+    input1 = input1 if input1.is_floating_point() else input1.float()
+    input2 = input2 if input2.is_floating_point() else input2.float()
     similarity = cosine_similarity(input1, input2, dim=-1)
     loss = where(target == 1, 1 - similarity, (similarity - margin).clamp(0))
     return _reduced("cosine_embedding_loss", loss, reduction)
@@ -204,7 +258,10 @@ def cosine_embedding_loss(
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """``max(0, -target * (input1 - input2) + margin)``."""
+    """``max(0, -target * (input1 - input2) + margin)``.
+
+    reduction : {"mean", "sum", "none"}
+    """
     return _reduced("margin_ranking_loss", (-target * (input1 - input2) + margin).clamp(0), reduction)
 
 
@@ -221,6 +278,8 @@ def triplet_margin_loss(
     """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``.
 
     swap : the negative is as far as the nearer of anchor and positive (Balntas et al. 2016)
+    p : of the norm that is the distance d; `eps` is added to each difference
+    reduction : {"mean", "sum", "none"}
     """
     need_margin("triplet_margin_loss", margin)
     far = pairwise_distance(anchor, negative, p, eps)
@@ -266,6 +325,8 @@ def linear_cross_entropy(
     linear_weight : (classes, *positions, features); linear_bias (classes, *positions)
     target : (batch, *positions) of class indices, or probabilities of the logits' shape (batch, classes, *positions)
     options : PyTorch's way to do it in parts; accepted, and not needed
+
+    Further parameters are those of ``cross_entropy``.
     """
     from lezero.nn.functional.convolution import linear
 

@@ -11,13 +11,19 @@ from lezero.tensor import Tensor, where
 
 
 def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean") -> Tensor:
-    """The input where the target is 1, ``max(0, margin - input)`` where it is -1; their sum where it is neither, as in PyTorch."""
+    """The input where the target is 1, ``max(0, margin - input)`` where it is -1; their sum where it is neither, as in PyTorch.
+
+    reduction : {"mean", "sum", "none"}
+    """
     loss = where(target == -1, 0, input) + where(target == 1, 0, (margin - input).clamp(0))
     return _reduced("hinge_embedding_loss", loss, reduction)
 
 
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """``log(1 + exp(-target * input))``, targets 1 and -1."""
+    """``log(1 + exp(-target * input))``, targets 1 and -1.
+
+    reduction : {"mean", "sum", "none"}
+    """
     _need_same_shape("soft_margin_loss", input, target)
     return _reduced("soft_margin_loss", softplus(-target * input), reduction)
 
@@ -25,7 +31,12 @@ def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> 
 def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """Binary cross-entropy of each class's logit, averaged over the classes (last dimension)."""
+    """Binary cross-entropy of each class's logit, averaged over the classes (last dimension).
+
+    target : the same shape, 0 or 1
+    weight : (classes,), of each class
+    reduction : {"mean", "sum", "none"}
+    """
     _need_same_shape("multilabel_soft_margin_loss", input, target)
     loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
     loss = loss if weight is None else loss * weight
@@ -44,6 +55,8 @@ def multi_margin_loss(
 
     input : (batch, classes) or (classes,)
     target : (batch,) or one class
+    weight : (classes,), of each sample by its target's class
+    reduction : {"mean", "sum", "none"}
     """
     if p not in (1, 2):
         raise ValueError(f"multi_margin_loss: p is 1 or 2, got {p}")
@@ -78,9 +91,12 @@ def poisson_nll_loss(
     eps: float = 1e-8,
     reduction: str = "mean",
 ) -> Tensor:
-    """Minus the log-likelihood of counts under Poisson distributions with rates ``exp(input)`` (or `input`).
+    """Minus the log-likelihood of the counts `target` under Poisson distributions.
 
+    log_input : the rates are ``exp(input)``, otherwise `input`
     full : with Stirling's approximation of the term that does not depend on the input
+    eps : added to a rate where its logarithm is taken
+    reduction : {"mean", "sum", "none"}
     """
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
@@ -94,6 +110,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
 
     input : (batch, classes) or (classes,)
     target : the same shape, integers: labels, up to the first negative number
+    reduction : {"mean", "sum", "none"}
     """
     if not input.ndim and not target.ndim:
         input, target = input.reshape(1), target.reshape(1)
@@ -127,6 +144,7 @@ def triplet_margin_with_distance_loss(
 
     distance_function : of two tensors; ``pairwise_distance`` unless given
     swap : the negative is as far as the nearer of anchor and positive (Balntas et al. 2016)
+    reduction : {"mean", "sum", "none"}
     """
     need_margin("triplet_margin_with_distance_loss", margin)
     distance = distance_function or pairwise_distance

@@ -10,7 +10,9 @@ from lezero.ops import creation, movement, normalization
 from lezero.ops.arithmetic import lerp
 from lezero.ops.base import REGISTRY
 from lezero.runtime import scalar_input
-from lezero.runtime.recorder import STATE, assign_together, record
+from lezero.runtime.recorder import record
+from lezero.runtime.recording import STATE
+from lezero.runtime.writes import assign_together
 from lezero.tensor import Tensor, no_grad
 
 _ADD = REGISTRY["add"]
@@ -42,6 +44,9 @@ def batch_norm(
     In training the batch's own statistics are used, and the running ones (where given) move towards them by `momentum`, the
     variance unbiased; otherwise the running ones are used.  `num_batches_tracked` (int64, one element) is increased along
     with them; where it is given and `momentum` is None, they are the means over all batches.
+
+    running_mean, running_var, weight, bias : (channels,), each optional (the running ones in training only)
+    eps : added to the variance
     """
     if input.ndim < 2:
         raise ValueError(f"batch_norm: an input (batch, channels, ...) is needed, got shape {tuple(input.shape)}")
@@ -98,7 +103,11 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Layer normalisation over the last dimensions, which are `normalized_shape`."""
+    """Layer normalisation over the last dimensions, which are `normalized_shape`.
+
+    weight, bias : of `normalized_shape`, each optional
+    eps : added to the variance
+    """
     dims = 1 if type(normalized_shape) is int else len(normalized_shape)
     if weight is None:  # otherwise the operation compares the shapes
         _trailing("layer_norm", input, normalized_shape)
@@ -108,7 +117,11 @@ def layer_norm(
 def rms_norm(
     input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """Root-mean-square normalisation; `eps` is the dtype's machine epsilon unless given."""
+    """Root-mean-square normalisation over the last dimensions, which are `normalized_shape`.
+
+    weight : of `normalized_shape`, optional
+    eps : added to the mean square; the dtype's machine epsilon unless given
+    """
     import numpy as np
 
     dims = _trailing("rms_norm", input, normalized_shape)
@@ -127,7 +140,12 @@ def _trailing(name: str, x: Tensor, shape: int | Sequence[int]) -> int:
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """Group normalisation of (batch, channels, ...)."""
+    """Group normalisation of (batch, channels, ...).
+
+    num_groups : the groups divide the channels, and each is normalised by itself
+    weight, bias : (channels,), each optional
+    eps : added to the variance
+    """
     return normalization.group_norm(*_affine_operands(input, weight, bias), groups=num_groups, eps=eps)
 
 
@@ -141,7 +159,10 @@ def instance_norm(
     momentum: Any = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Instance normalisation of (batch, channels, ...): every channel of every sample by itself."""
+    """Instance normalisation of (batch, channels, ...): every channel of every sample by itself.
+
+    use_input_stats : as `training` of ``batch_norm``, whose other parameters are these; running statistics are means over the samples
+    """
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     if input.ndim < 3 or input.numel() == input.shape[0] * input.shape[1]:
@@ -161,7 +182,10 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
-    """Local response normalisation across `size` neighbouring channels (Krizhevsky et al. 2012)."""
+    """Local response normalisation across `size` neighbouring channels (Krizhevsky et al. 2012).
+
+    The input (batch, channels, ...) is divided by ``(k + alpha * mean of squares) ** beta``.
+    """
     if input.ndim < 3:
         raise ValueError(
             f"local_response_norm: an input (batch, channels, ...) is needed, got shape {tuple(input.shape)}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lezero.arguments import whole
+from lezero.graph.dim import Dim
 from lezero.ops import movement
-from lezero.tensor import Tensor, cat
+from lezero.runtime.whole import as_extent
+from lezero.tensor import Tensor, arange, cat
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
@@ -21,7 +23,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     """
     if isinstance(pad, int):
         raise TypeError(f"pad: widths are a tuple, (before, after) of each dimension from the last on, got {pad}")
-    widths = [int(whole("pad: a width", p)) for p in pad]
+    widths = [as_extent(whole("pad: a width", p)) for p in pad]
     if len(widths) % 2 or len(widths) > 2 * input.ndim:
         raise ValueError(f"pad: pairs of widths for at most {input.ndim} dimensions are needed, got {tuple(pad)}")
     n = len(widths) // 2
@@ -37,6 +39,9 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         raise ValueError(f"pad: mode is 'constant', 'reflect', 'replicate' or 'circular', got {mode!r}")
     x = input
     for axis, (before, after) in zip(range(x.ndim - n, x.ndim), pairs):
+        if type(before) is Dim or type(after) is Dim:
+            x = x.index_select(axis, _PLACES[mode](arange(-before, x.shape[axis] + after), x.shape[axis]))
+            continue
         cut = max(-before, 0), max(-after, 0)
         before, after = max(before, 0), max(after, 0)
         if mode == "circular":
@@ -67,7 +72,7 @@ def _check(mode: str, x: Tensor, axis: int, before: int, after: int, limit: int)
 
 
 def _reflect(x: Tensor, axis: int, before: int, after: int) -> Tensor:
-    n = int(x.shape[axis])
+    n = as_extent(x.shape[axis])
     _check("reflect", x, axis, before, after, n - 1)
     left = x.narrow(axis, 1, before).flip(axis) if before else None
     right = x.narrow(axis, n - 1 - after, after).flip(axis) if after else None
@@ -75,7 +80,7 @@ def _reflect(x: Tensor, axis: int, before: int, after: int) -> Tensor:
 
 
 def _replicate(x: Tensor, axis: int, before: int, after: int) -> Tensor:
-    n = int(x.shape[axis])
+    n = as_extent(x.shape[axis])
     if n == 0:
         raise ValueError(f"pad: mode 'replicate' takes a dimension of 1 or more, got {(before, after)} for none")
 
@@ -88,7 +93,7 @@ def _replicate(x: Tensor, axis: int, before: int, after: int) -> Tensor:
 
 
 def _circular(x: Tensor, axis: int, before: int, after: int) -> Tensor:
-    n = int(x.shape[axis])
+    n = as_extent(x.shape[axis])
     _check("circular", x, axis, before, after, n)
     left = x.narrow(axis, n - before, before) if before else None
     right = x.narrow(axis, 0, after) if after else None
@@ -99,4 +104,10 @@ def _around(left: Tensor | None, x: Tensor, right: Tensor | None, axis: int) -> 
     return cat([t for t in (left, x, right) if t is not None], axis)
 
 
+_PLACES: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "reflect": lambda i, n: (n - 1) - ((n - 1) - i.abs()).abs(),
+    "replicate": lambda i, n: i.clamp(0, n - 1),
+    "circular": lambda i, n: i % n,
+}
+"""Where a place outside of n elements reads, for widths that follow from extents."""
 _BORDERS = {"reflect": _reflect, "replicate": _replicate, "circular": _circular}

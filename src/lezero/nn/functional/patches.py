@@ -30,6 +30,8 @@ def unfold(
     """Patches of an image as columns: (batch, channels, height, width) -> (batch, channels · kernel elements, patches).
 
     The batch may be absent.  Patches follow each other row by row; what a window has outside the image is 0.
+
+    kernel_size, dilation, padding, stride : a number, or one for height and one for width
     """
     kernel, dilations, pads, strides = _geometry("unfold", kernel_size, dilation, padding, stride)
     x, added = batched("unfold", input, 4)
@@ -57,6 +59,8 @@ def fold(
     """Images of columns of patches, added where they overlap: the adjoint of ``unfold``.
 
     (batch, channels · kernel elements, patches) -> (batch, channels, *output_size); the batch may be absent
+
+    kernel_size, dilation, padding, stride : a number, or one for height and one for width
     """
     kernel, dilations, pads, strides = _geometry("fold", kernel_size, dilation, padding, stride)
     extents = positive("fold", "output_size", output_size, 2)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from lezero.graph.dim import Dim
 from lezero.nn.functional.geometry import per_dimension
 from lezero.ops import pooling
 from lezero.ops.movement import concatenate
 from lezero.runtime.recorder import record
-from lezero.tensor import Tensor
+from lezero.runtime.whole import WHOLE
+from lezero.tensor import Tensor, arange, where
 
 IntOrTuple = int | tuple[int, ...]
 
@@ -28,8 +30,7 @@ def is_empty(stride: Any) -> bool:
     return isinstance(stride, tuple) and not stride
 
 
-@lru_cache(maxsize=4096)
-def _windows(n: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> dict[str, Any]:
+def _spelt_out(n: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> dict[str, Any]:
     name = f"max_pool{n}d"
     sizes = per_dimension(name, "kernel_size", kernel, n)
     return {
@@ -42,6 +43,13 @@ def _windows(n: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil
 
 
 @lru_cache(maxsize=4096)
+def _windows(*windows: Any) -> dict[str, Any]:
+    """Numbers only: an extent equals its number, and is a symbol of one recording."""
+    named = _spelt_out(*windows)
+    return {k: v if k == "ceil_mode" else tuple(map(int, v)) for k, v in named.items()}
+
+
+@lru_cache(maxsize=4096)
 def _max_pool_attrs(*windows: Any) -> tuple:
     """The operation's attributes, remembered: checking and spelling them out costs four times what recording does."""
     return pooling.max_pool.bind(_windows(*windows))
@@ -51,7 +59,8 @@ def _max_pool(n: int, x: Tensor, *windows: Any, indices: bool) -> Any:
     if x.ndim not in (n + 1, n + 2) or 0 in x.shape[-n - 1 :]:
         _spatial(f"max_pool{n}d", x, n)
     windows = tuple(tuple(w) if type(w) is list else w for w in windows)
-    y = record(pooling.max_pool, (x,), _max_pool_attrs(n, *windows))
+    attrs = pooling.max_pool.bind(_spelt_out(n, *windows)) if WHOLE.parts else _max_pool_attrs(n, *windows)
+    y = record(pooling.max_pool, (x,), attrs)
     if not indices:
         return y
     named = _windows(n, *windows)
@@ -85,7 +94,10 @@ def max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest value in each window over (batch, channels, length); `stride` is the kernel's size unless given."""
+    """The largest value in each window over (batch, channels, length); `stride` is the kernel's size unless given.
+
+    Further parameters are those of :class:`~lezero.nn.MaxPool1d`.
+    """
     return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, indices=return_indices)
 
 
@@ -98,7 +110,10 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest value in each window over (batch, channels, height, width)."""
+    """The largest value in each window over (batch, channels, height, width).
+
+    Further parameters are those of :class:`~lezero.nn.MaxPool2d`.
+    """
     return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, indices=return_indices)
 
 
@@ -109,8 +124,9 @@ def _avg_pool(
     _spatial(name, x, n)
     kernel = per_dimension(name, "kernel_size", kernel, n)
     stride = kernel if stride is None or is_empty(stride) else per_dimension(name, "stride", stride, n)
-    return pooling.avg_pool(
-        x,
+    whole = x.dtype.kind in "iu"
+    means = pooling.avg_pool(
+        x.double() if whole else x,
         kernel=kernel,
         stride=stride,
         padding=per_dimension(name, "padding", padding, n),
@@ -118,6 +134,7 @@ def _avg_pool(
         count_include_pad=include,
         divisor_override=divisor,
     )
+    return means.to(x.dtype) if whole else means
 
 
 def avg_pool1d(
@@ -128,7 +145,10 @@ def avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:
-    """The mean of each window over (batch, channels, length)."""
+    """The mean of each window over (batch, channels, length).
+
+    Further parameters are those of :class:`~lezero.nn.AvgPool1d`.
+    """
     return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
@@ -141,7 +161,10 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window over (batch, channels, height, width)."""
+    """The mean of each window over (batch, channels, height, width).
+
+    Further parameters are those of :class:`~lezero.nn.AvgPool2d`.
+    """
     return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
@@ -171,6 +194,8 @@ def _adaptive_max(x: Tensor, output: tuple[int, ...]) -> Tensor:
         raise ValueError(
             f"adaptive_max_pool{n}d: {tuple(x.shape)} cannot be pooled to {output}; both have to be 1 or more"
         )
+    if WHOLE.parts and any(type(d) is Dim for d in extents):
+        return _max_of_bins(x, output)
     if all(d % o == 0 for d, o in zip(extents, output)):
         kernel = tuple(int(d // o) for d, o in zip(extents, output))
         return _max_pool(n, x, kernel, None, 0, 1, False, indices=False)
@@ -180,6 +205,17 @@ def _adaptive_max(x: Tensor, output: tuple[int, ...]) -> Tensor:
         starts = [i * extent // bins for i in range(bins)]
         stops = [-(-(i + 1) * extent // bins) for i in range(bins)]
         x = concatenate(*(_max_along(x.narrow(axis, a, b - a), n, k) for a, b in zip(starts, stops)), axis=axis)
+    return x
+
+
+def _max_of_bins(x: Tensor, output: tuple[int, ...]) -> Tensor:
+    """The form for any extents, where a file is written: whether they divide is not known."""
+    for axis, bins in zip(range(x.ndim - len(output), x.ndim), output):
+        n = x.shape[axis]
+        i, after = arange(bins).unsqueeze(-1), (1,) * (x.ndim - 1 - axis)
+        inside = (arange(n) >= i * n // bins) & (arange(n) < ((i + 1) * n + bins - 1) // bins)
+        seen = where(inside.reshape(bins, n, *after), x.unsqueeze(axis), pooling._lowest(x.dtype))
+        x = seen._cast(x.dtype).amax(axis + 1)
     return x
 
 

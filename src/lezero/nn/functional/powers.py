@@ -17,7 +17,11 @@ IntOrTuple = int | tuple[int, ...]
 def lp_pool1d(
     input: Tensor, norm_type: float, kernel_size: IntOrTuple, stride: IntOrTuple | None = None, ceil_mode: bool = False
 ) -> Tensor:
-    """``(sum of x ** norm_type) ** (1 / norm_type)`` of each window over (batch, channels, length)."""
+    """``(sum of x ** norm_type) ** (1 / norm_type)`` of each window over (batch, channels, length).
+
+    `kernel_size` and `stride` are a number, or one a spatial dimension; the stride is the kernel's size unless given.  `ceil_mode` keeps
+    a last window that reaches over the end.
+    """
     return _lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
 
 

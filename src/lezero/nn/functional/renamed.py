@@ -40,7 +40,7 @@ def upsample_bilinear(input: Tensor, size: Sizes = None, scale_factor: Scales = 
 
 
 def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
-    """Convolution over (length, batch, channels); weight (kernel, in, out), bias (out,)."""
+    """Convolution over (length, batch, channels), with `pad` zeros at both ends; weight (kernel, in, out), bias (out,)."""
     y = conv1d(input.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
     return y.permute(2, 0, 1)
 

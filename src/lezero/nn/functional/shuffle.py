@@ -6,7 +6,7 @@ from lezero.tensor import Tensor
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
-    """(..., c r², h, w) -> (..., c, h r, w r): channels become pixels (Shi et al. 2016)."""
+    """(..., c r², h, w) -> (..., c, h r, w r), r = `upscale_factor`: channels become pixels (Shi et al. 2016)."""
     r = upscale_factor
     *lead, c, h, w = input.shape
     if int(c) % (r * r):
@@ -17,7 +17,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
-    """(..., c, h r, w r) -> (..., c r², h, w): the inverse of ``pixel_shuffle``."""
+    """(..., c, h r, w r) -> (..., c r², h, w), r = `downscale_factor`: the inverse of ``pixel_shuffle``."""
     r = downscale_factor
     *lead, c, h, w = input.shape
     if int(h) % r or int(w) % r:

@@ -28,7 +28,11 @@ def conv3d(
     dilation: IntOrTuple = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Convolution over (batch, channels, depth, height, width) or without batch; weight (out, in / groups, *kernel)."""
+    """Convolution over (batch, channels, depth, height, width) or without batch; weight (out, in / groups, *kernel).
+
+    bias : (out,)
+    stride, padding, dilation : a number, or one a spatial dimension; padding may be "same" (with stride 1) or "valid"
+    """
     if weight.ndim != 5:
         raise ValueError(f"conv3d: a weight (out, in / groups, *kernel) is needed, got shape {tuple(weight.shape)}")
     x, added = batched("conv3d", input, 5)
@@ -121,7 +125,12 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: IntOrTuple = 1,
 ) -> Tensor:
-    """Transposed convolution over (batch, channels, length); weight (in, out / groups, kernel)."""
+    """Transposed convolution over (batch, channels, length); weight (in, out / groups, kernel).
+
+    bias : (out,)
+    stride, padding, dilation : a number, or one a spatial dimension; padding is what the convolution had, and is taken off
+    output_padding : what the result is longer at its end, less than the stride or the dilation
+    """
     return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
@@ -135,7 +144,12 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: IntOrTuple = 1,
 ) -> Tensor:
-    """Transposed convolution (the gradient of a convolution); weight (in, out / groups, kernel height, width)."""
+    """Transposed convolution (the gradient of a convolution); weight (in, out / groups, kernel height, width).
+
+    bias : (out,)
+    stride, padding, dilation : a number, or one a spatial dimension; padding is what the convolution had, and is taken off
+    output_padding : what the result is longer at its end, less than the stride or the dilation
+    """
     return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
@@ -149,7 +163,12 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: IntOrTuple = 1,
 ) -> Tensor:
-    """Transposed convolution over (batch, channels, depth, height, width); weight (in, out / groups, *kernel)."""
+    """Transposed convolution over (batch, channels, depth, height, width); weight (in, out / groups, *kernel).
+
+    bias : (out,)
+    stride, padding, dilation : a number, or one a spatial dimension; padding is what the convolution had, and is taken off
+    output_padding : what the result is longer at its end, less than the stride or the dilation
+    """
     return _conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
@@ -162,7 +181,10 @@ def max_pool3d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest value in each window over (batch, channels, depth, height, width)."""
+    """The largest value in each window over (batch, channels, depth, height, width).
+
+    Further parameters are those of :class:`~lezero.nn.MaxPool3d`.
+    """
     return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, indices=return_indices)
 
 
@@ -175,5 +197,8 @@ def avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window over (batch, channels, depth, height, width)."""
+    """The mean of each window over (batch, channels, depth, height, width).
+
+    Further parameters are those of :class:`~lezero.nn.AvgPool3d`.
+    """
     return _avg_pool(3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)

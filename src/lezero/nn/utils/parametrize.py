@@ -33,6 +33,7 @@ class ParametrizationList(ModuleList):
                 self.register_buffer(name, value)
 
     def originals(self) -> list[Tensor]:
+        """What the parametrised tensor is computed from."""
         if self.is_tensor:
             return [self.__dict__["original"]]
         return [v for k, v in self.__dict__.items() if k.startswith("original")]

@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lezero.graph.dim import same
+from lezero.graph.dtype import int64
 from lezero.misspelt import suggest_names
 from lezero.nn.parameter import constant_tensor
-from lezero.runtime.recorder import STATE
-from lezero.tensor import Tensor, stack, where
+from lezero.runtime.recording import STATE
+from lezero.runtime.whole import WHOLE
+from lezero.tensor import Tensor, arange, stack, where
 
 __all__ = [
     "PackedSequence",
@@ -87,25 +90,72 @@ class PackedSequence(_Packed):
         return self.with_data(self.data.to(*args, **kwargs))
 
     def cpu(self) -> PackedSequence:
+        """On the CPU."""
         return self.to("cpu")
 
     def float(self) -> PackedSequence:
+        """With the data in float32."""
         return self.to("float32")
 
     def double(self) -> PackedSequence:
+        """With the data in float64."""
         return self.to("float64")
 
     def half(self) -> PackedSequence:
+        """With the data in float16."""
         return self.to("float16")
 
     def bfloat16(self) -> PackedSequence:
+        """With the data in bfloat16."""
         return self.to("bfloat16")
 
     def int(self) -> PackedSequence:
+        """With the data in int32."""
         return self.to("int32")
 
     def long(self) -> PackedSequence:
+        """With the data in int64."""
         return self.to("int64")
+
+
+class WrittenSequence(PackedSequence):
+    """Packed sequences of a model that is being written down, whose lengths nobody knows yet: they stay padded.
+
+    Attributes
+    ----------
+    padded : (longest, batch, *)
+    lengths : (batch,) ints
+    """
+
+    padded: Tensor
+    lengths: Tensor
+
+    def __new__(cls, padded: Tensor, lengths: Tensor) -> WrittenSequence:
+        made = tuple.__new__(cls, (padded, lengths, None, None))
+        made.padded, made.lengths = padded, lengths
+        return made
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("data", "batch_sizes", "with_data", "to", "sizes"):
+            raise ValueError(
+                f"PackedSequence.{name}: lengths that are an argument of the model are not known while it is written, so its "
+                "sequences stay padded; recurrent layers and pad_packed_sequence take them"
+            )
+        return super().__getattribute__(name)
+
+    def unpacked(
+        self, batch_first: bool, padding_value: float, total_length: builtins.int | None
+    ) -> tuple[Tensor, Tensor]:
+        """What ``pad_packed_sequence`` gives."""
+        x, counts = self.padded, self.lengths
+        if total_length is None or not same(total_length, x.shape[0]):
+            raise ValueError(
+                "pad_packed_sequence: the longest of lengths that are an argument of the model is not known while it is written; "
+                f"total_length= says what the input was padded to, {builtins.int(x.shape[0])}, got {total_length}"
+            )
+        here = (arange(x.shape[0]).unsqueeze(1) < counts).reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
+        padded = where(here, x, padding_value)._cast(x.dtype)
+        return padded.transpose(0, 1) if batch_first else padded, counts._cast(int64)
 
 
 def invert_permutation(permutation: Tensor | None) -> Tensor | None:
@@ -133,6 +183,8 @@ def pack_padded_sequence(
             f"pack_padded_sequence: an input of 2 dimensions or more is needed, got shape {tuple(input.shape)}"
         )
     x = input.transpose(0, 1) if batch_first else input
+    if WHOLE.parts and isinstance(lengths, Tensor) and lengths._buffer is None:
+        return WrittenSequence(x, lengths)
     steps, batch = int(x.shape[0]), int(x.shape[1])
     counts = np.asarray(lengths.tolist() if isinstance(lengths, Tensor) else lengths)
     if counts.size and counts.dtype.kind not in "iu":
@@ -171,6 +223,8 @@ def pad_packed_sequence(
     -------
     (longest, batch, *), or (batch, longest, *) with `batch_first`; and (batch,) of int64
     """
+    if isinstance(sequence, WrittenSequence):
+        return sequence.unpacked(batch_first, padding_value, total_length)
     sizes = np.asarray(sequence.sizes(), np.int64)
     steps, batch = len(sizes), int(sizes[0])
     if total_length is not None and total_length < steps:

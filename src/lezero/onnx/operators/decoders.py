@@ -1,4 +1,4 @@
-"""Operators of ``com.microsoft`` that language models are made of: attention with a cache, rotations, weights of few bits."""
+"""Operators of ``com.microsoft`` that language models are made of: attention with a cache, rotations."""
 
 from __future__ import annotations
 
@@ -13,41 +13,6 @@ from lezero.onnx.operators.quantising import from_zero, standard
 from lezero.onnx.program import OnnxError
 from lezero.onnx.registry import Context, operator
 from lezero.tensor import Tensor
-
-# -- weights of few bits ----------------------------------------------------------------------------------------------
-
-
-def _unpacked(x: Tensor, bits: int) -> Tensor:
-    """Numbers that share bytes, the first in the lowest bits, along the last axis."""
-    if bits == 8:
-        return x
-    parts = [lz.bitwise_and(lz.bitwise_right_shift(x, shift), (1 << bits) - 1) for shift in range(0, 8, bits)]
-    return lz.reshape(lz.stack(parts, -1), (*x.shape[:-1], -1))
-
-
-@operator("MatMulNBits", domain=DOMAIN, fixed=(2, 3))
-def matmul_n_bits(
-    _: Context, a: Tensor, b: Tensor, scales: Tensor, zeros: Tensor | None = None, groups: Tensor | None = None,
-    bias: Tensor | None = None, *, K: int, N: int, block_size: int, bits: int = 4, accuracy_level: int = 0,
-    weight_prepacked: int = 0,
-) -> Tensor:  # fmt: skip
-    """Rows of B are columns of the product, in blocks of which each has a scale and a zero point."""
-    if groups is not None or bits not in (2, 4, 8) or weight_prepacked:
-        raise OnnxError(
-            "groups in another order, prepacked weights, and other widths than 2, 4 and 8 bits are not supported"
-        )
-    blocks = -(-K // block_size)
-    w = lz.reshape(_unpacked(b, bits).to(scales.dtype), (N, blocks, block_size))
-    if zeros is None:
-        zero: Any = float(1 << bits - 1)
-    elif zeros.dtype.is_floating_point:
-        zero = lz.reshape(zeros, (N, blocks, 1))
-    else:
-        whole = _unpacked(lz.reshape(zeros, (N, -1)), bits)
-        zero = whole.narrow(1, 0, blocks).unsqueeze(2).to(scales.dtype)
-    w = lz.reshape((w - zero) * lz.reshape(scales, (N, blocks, 1)), (N, -1)).narrow(1, 0, K)
-    y = lz.matmul(a, w.to(a.dtype).t())
-    return y if bias is None else y + bias
 
 
 @operator("DynamicQuantizeLSTM", domain=DOMAIN, fixed=(8, 9, 10, 11))
@@ -105,8 +70,15 @@ def multi_head_attention(
     attention_bias: Tensor | None = None, past_k: Tensor | None = None, past_v: Tensor | None = None, *past: Any, num_heads: int,
     mask_filter_value: float = -10000.0, scale: float = 0.0, unidirectional: int = 0,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    if k is None or v is None or any(p is not None for p in past):
-        raise OnnxError("queries, keys and values in one tensor, and shared buffers, are not supported")
+    """Keys and values may be one tensor, [batch, length, heads, 2, width], and queries with them, [batch, length, heads, 3, width]."""
+    if any(p is not None for p in past):
+        raise OnnxError("shared buffers are not supported")
+    if q.ndim == 5:
+        q, k, v = (_unfolded(q.select(3, n)) for n in range(3))
+    elif k is not None and k.ndim == 5:
+        k, v = (_unfolded(k.select(3, n)) for n in range(2))
+    if k is None or v is None:
+        raise OnnxError("keys and values are needed")
     if bias is not None:
         of_q, of_k = int(q.shape[2]), 0 if k.ndim == 4 else int(k.shape[2])
         q = q + bias.narrow(0, 0, of_q)
@@ -124,32 +96,38 @@ def multi_head_attention(
     return _together(F.scaled_dot_product_attention(queries, keys, values, added, scale=factor)), keys, values
 
 
+def _unfolded(x: Tensor) -> Tensor:
+    """[batch, length, heads, width] -> [batch, length, heads * width]"""
+    return lz.reshape(x, (*x.shape[:2], -1))
+
+
 @operator("GroupQueryAttention", domain=DOMAIN, fixed=(7, 8))
 def group_query_attention(
     ctx: Context, q: Tensor, k: Tensor | None, v: Tensor | None, past_k: Tensor | None, past_v: Tensor | None, last: Tensor,
     total: Any, cos: Tensor | None = None, sin: Tensor | None = None, positions: Tensor | None = None,
-    attention_bias: Tensor | None = None, *more: Any, num_heads: int, kv_num_heads: int, do_rotary: int = 0,
-    rotary_interleaved: int = 0, scale: float = 0.0, local_window_size: int = -1, softcap: float = 0.0, smooth_softmax: int = 0,
-    **others: Any,
+    attention_bias: Tensor | None = None, sink: Tensor | None = None, k_scale: Any = None, v_scale: Any = None,
+    q_norm: Tensor | None = None, k_norm: Tensor | None = None, lengths: Any = None, *, num_heads: int, kv_num_heads: int,
+    do_rotary: int = 0, rotary_interleaved: int = 0, scale: float = 0.0, local_window_size: int = -1, softcap: float = 0.0,
+    smooth_softmax: int = 0, causal: int = 1, qk_output: int = 0, qk_norm_epsilon: float = 1e-6, q_norm_epsilon: float | None = None,
+    k_norm_epsilon: float | None = None, **others: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Causal attention in which several heads share keys and values, of which earlier words' are given.
 
     last : the position of each sentence's last word
+    sink : for each head the logarithm of what is added to the sums of its softmax
+    q_norm, k_norm : weights of a norm of each head's queries and keys
     """
-    if (
-        softcap
-        or smooth_softmax
-        or any(m is not None for m in more)
-        or any(o not in (0, "NONE") for o in others.values())
-    ):
-        raise OnnxError(
-            "softcap, smooth_softmax, other results than attention's, and quantised caches are not supported"
-        )
+    if any(m is not None for m in (k_scale, v_scale, lengths)) or any(o not in (0, "NONE") for o in others.values()):
+        raise OnnxError("padded queries, windows of the cache, and quantised caches are not supported")
     length = q.shape[1]
     if k is None or v is None:
         width = int(q.shape[2]) // (num_heads + 2 * kv_num_heads)
         q, k, v = lz.split(q, [num_heads * width, kv_num_heads * width, kv_num_heads * width], 2)
     queries, keys, values = _apart(q, num_heads), _apart(k, kv_num_heads), _apart(v, kv_num_heads)
+    if q_norm is not None and k_norm is not None:
+        width = (queries.shape[-1],)
+        queries = F.rms_norm(queries, width, q_norm, q_norm_epsilon or qk_norm_epsilon)
+        keys = F.rms_norm(keys, width, k_norm, k_norm_epsilon or qk_norm_epsilon)
     earlier = lz.clamp(last.to(lz.int64).reshape(-1, 1) + 1 - length, min=0)  # words of each sentence before these
     if do_rotary:
         at = earlier + lz.arange(length) if positions is None else positions
@@ -157,17 +135,31 @@ def group_query_attention(
     if past_k is not None and past_v is not None:
         keys, values = _continued(past_k, keys, earlier), _continued(past_v, values, earlier)
     row, column = earlier.unsqueeze(2) + lz.arange(length).reshape(1, -1, 1), lz.arange(keys.shape[2]).reshape(1, 1, -1)
-    seen = column <= row
+    seen = column <= (row if causal else last.to(lz.int64).reshape(-1, 1, 1))
     if local_window_size > 0:
         seen = seen & (column > row - local_window_size)
     added = lz.where(seen.unsqueeze(1), 0.0, -math.inf).to(queries.dtype)
     added = added if attention_bias is None else added + attention_bias
     each = num_heads // kv_num_heads
-    out = F.scaled_dot_product_attention(
-        queries, lz.repeat_interleave(keys, each, dim=1), lz.repeat_interleave(values, each, dim=1), added,
-        scale=scale or 1 / math.sqrt(int(queries.shape[-1])),
-    )  # fmt: skip
-    return _together(out), keys, values
+    k, v = lz.repeat_interleave(keys, each, dim=1), lz.repeat_interleave(values, each, dim=1)
+    factor = scale or 1 / math.sqrt(int(queries.shape[-1]))
+    if smooth_softmax and sink is None:
+        sink = lz.zeros(num_heads, dtype=queries.dtype)
+    if not softcap and sink is None and not qk_output:
+        return _together(F.scaled_dot_product_attention(queries, k, v, added, scale=factor)), keys, values
+    scores = lz.matmul(queries, k.mT) * factor
+    scores = (lz.tanh(scores / softcap) * softcap if softcap else scores) + added
+    weights = _shares(scores, sink)
+    shown = lz.where(seen.unsqueeze(1), scores, 0.0).to(scores.dtype) if qk_output == 1 else weights
+    return _together(lz.matmul(weights, v)), keys, values, shown
+
+
+def _shares(scores: Tensor, sink: Tensor | None) -> Tensor:
+    """The softmax along the last axis; with one more score for each head, whose share is nobody's."""
+    if sink is None:
+        return F.softmax(scores, -1)
+    column = lz.reshape(sink.to(scores.dtype), (1, -1, 1, 1)).expand(*scores.shape[:3], 1)
+    return F.softmax(lz.cat([scores, column], -1), -1).narrow(-1, 0, scores.shape[-1])
 
 
 def _continued(past: Tensor, new: Tensor, earlier: Tensor) -> Tensor:

@@ -218,8 +218,11 @@ def split(ctx: Context, x: Any, sizes: Any = None, *, axis: int = 0, num_outputs
 def gather(_: Context, x: Any, indices: Any, *, axis: int = 0) -> Any:
     if is_host(x) and is_host(indices):
         return np.asarray(np.take(x, indices.astype(np.int64), axis))
-    x, indices = on_device(x), on_device(indices)
+    x = on_device(x)
     axis = dimension(axis, x.ndim)
+    if is_host(indices) and indices.ndim == 0 and indices.dtype != object:
+        return x.select(axis, int(indices))
+    indices = on_device(indices)
     indices = lz.where(indices < 0, indices + x.shape[axis], indices).to(lz.int64)
     found = lz.index_select(x, axis, indices.reshape(-1))
     return lz.reshape(found, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))

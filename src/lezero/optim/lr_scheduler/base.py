@@ -14,10 +14,29 @@ from lezero.optim.optimizer import Optimizer
 class Schedule(SpeltArguments):
     """Whatever sets the learning rates of an optimizer: its constructor's arguments are what their annotations say."""
 
+    _elsewhere: tuple[str, ...] = ("optimizer",)
+    """Attributes that are no part of the state."""
+    _last_lr: list[float]
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         self = super().__new__(cls, *args, **kwargs)
         check_arguments(cls, args, kwargs)
         return self
+
+    def get_last_lr(self) -> list[float]:
+        """The rates set by the latest ``step``, one a group."""
+        return list(self._last_lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimizer and functions."""
+        return {k: v for k, v in self.__dict__.items() if k not in self._elsewhere and not callable(v)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what ``state_dict()`` of an equal schedule gave; KeyError for what another kind's has."""
+        unknown = state_dict.keys() - self.__dict__.keys()
+        if unknown:
+            raise KeyError(f"{type(self).__name__}: the state of another schedule: it has {', '.join(sorted(unknown))}")
+        self.__dict__.update(state_dict)
 
 
 def need_optimizer(name: str, optimizer: Any) -> None:
@@ -51,11 +70,8 @@ class LRScheduler(Schedule):
         self._starting = False
 
     def get_lr(self) -> list[float]:
+        """The rates for ``self.last_epoch``, one a group."""
         raise NotImplementedError(f"{type(self).__name__} does not define get_lr()")
-
-    def get_last_lr(self) -> list[float]:
-        """The rates set by the latest ``step``, one a group."""
-        return list(self._last_lr)
 
     def step(self) -> None:
         """Advance by one; warns if the optimizer has not stepped at the rate that is left by it."""
@@ -76,21 +92,12 @@ class LRScheduler(Schedule):
             group["lr"] = lr
         self._last_lr = self._rates()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer and functions."""
-        return {k: v for k, v in self.__dict__.items() if k != "optimizer" and not callable(v)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        unknown = state_dict.keys() - self.__dict__.keys()
-        if unknown:
-            raise KeyError(f"{type(self).__name__}: the state of another schedule: it has {', '.join(sorted(unknown))}")
-        self.__dict__.update(state_dict)
-
 
 class Factor(LRScheduler):
     """A schedule that multiplies the rate by ``factor()`` at each step after the first."""
 
     def factor(self) -> float:
+        """What the rate is multiplied by at this step."""
         raise NotImplementedError
 
     def get_lr(self) -> list[float]:

@@ -13,6 +13,8 @@ from lezero.optim.optimizer import Optimizer
 class _Several(LRScheduler):
     """Holds the schedules, which must drive one optimizer."""
 
+    _elsewhere = ("optimizer", "_schedulers")
+
     def __init__(self, schedulers: Sequence[Any], optimizer: Optimizer | None):
         if not schedulers:
             raise ValueError(f"{type(self).__name__}: at least one schedule is needed")
@@ -27,9 +29,7 @@ class _Several(LRScheduler):
         self._schedulers, self.optimizer = list(schedulers), optimizer
 
     def state_dict(self) -> dict[str, Any]:
-        state = {k: v for k, v in self.__dict__.items() if k not in ("optimizer", "_schedulers")}
-        state["_schedulers"] = [s.state_dict() for s in self._schedulers]
-        return state
+        return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         rest = dict(state_dict)
@@ -42,7 +42,7 @@ class _Several(LRScheduler):
 
 
 class SequentialLR(_Several):
-    """One schedule up to each milestone, the next from there: a warm-up and then a decay."""
+    """One of `schedulers` up to each of `milestones` (steps, one fewer), the next from there: a warm-up and then a decay."""
 
     def __init__(
         self, optimizer: Optimizer, schedulers: Sequence[Any], milestones: Sequence[int], last_epoch: int = -1

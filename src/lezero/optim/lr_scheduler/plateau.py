@@ -52,6 +52,7 @@ class ReduceLROnPlateau(Schedule):
         self._last_lr = [group["lr"] for group in optimizer.param_groups]
 
     def is_better(self, value: float) -> bool:
+        """Whether a value of the metric counts as better than the best so far."""
         sign = 1 if self.mode == "min" else -1
         if self.threshold_mode == "abs":
             return sign * value < sign * self.best - self.threshold
@@ -75,15 +76,3 @@ class ReduceLROnPlateau(Schedule):
                     group["lr"] = lr
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
-
-    def get_last_lr(self) -> list[float]:
-        return list(self._last_lr)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "optimizer"}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        unknown = state_dict.keys() - self.__dict__.keys()
-        if unknown:
-            raise KeyError(f"ReduceLROnPlateau: the state of another schedule: it has {', '.join(sorted(unknown))}")
-        self.__dict__.update(state_dict)

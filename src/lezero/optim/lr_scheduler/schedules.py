@@ -28,34 +28,28 @@ def _one_or_more(name: str, what: str, value: Any) -> None:
         raise ValueError(f"{name}: {what} is 1 or more, got {value!r}")
 
 
-class LambdaLR(LRScheduler):
-    """The initial rate times ``lr_lambda(epoch)``; one function, or one a group."""
+class _ByFunctions(LRScheduler):
+    _elsewhere = ("optimizer", "lr_lambdas")
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable | Sequence[Callable], last_epoch: int = -1):
-        self.lr_lambdas = _functions("LambdaLR", lr_lambda, optimizer)
+        self.lr_lambdas = _functions(type(self).__name__, lr_lambda, optimizer)
         super().__init__(optimizer, last_epoch)
+
+
+class LambdaLR(_ByFunctions):
+    """The initial rate times ``lr_lambda(epoch)``; one function, or one a group."""
 
     def get_lr(self) -> list[float]:
         return [base * f(self.last_epoch) for base, f in zip(self.base_lrs, self.lr_lambdas)]
 
-    def state_dict(self) -> dict[str, Any]:
-        return {k: v for k, v in super().state_dict().items() if k != "lr_lambdas"}
 
-
-class MultiplicativeLR(LRScheduler):
+class MultiplicativeLR(_ByFunctions):
     """The rate times ``lr_lambda(epoch)`` at each step."""
-
-    def __init__(self, optimizer: Optimizer, lr_lambda: Callable | Sequence[Callable], last_epoch: int = -1):
-        self.lr_lambdas = _functions("MultiplicativeLR", lr_lambda, optimizer)
-        super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
         if self.last_epoch == 0 or self._starting:
             return self._rates()
         return [lr * f(self.last_epoch) for lr, f in zip(self._rates(), self.lr_lambdas)]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {k: v for k, v in super().state_dict().items() if k != "lr_lambdas"}
 
 
 class StepLR(Factor):

@@ -1,4 +1,4 @@
-"""An :class:`~lezero.runtime.explain.Explanation` as one page for the browser, with its style, script and facts inside."""
+"""An :class:`~lezero.runtime.explanation.Explanation` as one page for the browser, with its style, script and facts inside."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lezero.graph.node import Graph, Node
-from lezero.runtime.explain import kind_of, layer_of
+from lezero.runtime.explanation import kind_of
 from lezero.runtime.figures import size
+from lezero.runtime.sites import layer_of
 
 if TYPE_CHECKING:
-    from lezero.runtime.explain import Explanation
+    from lezero.runtime.explanation import Explanation
 
 _HERE = Path(__file__).parent
 _MOST_ATTRIBUTES = 160
