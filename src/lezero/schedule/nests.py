@@ -56,7 +56,7 @@ def row_block(reduced: list[Segment]) -> tuple[int, int]:
         extent = reduced[k].var.extent
         if type(extent) is Dim or extent * inside > ROW_BLOCK:
             return k, max(1, ROW_BLOCK // inside)
-        inside *= int(extent)
+        inside = max(1, inside * int(extent))
     return -1, max(1, ROW_BLOCK // inside)
 
 
