@@ -668,6 +668,16 @@ def test_a_class_that_is_out_of_range(loss, label):
         getattr(F, loss)(image, lz.tensor(np.full((2, 5), label)))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8"])
+def test_a_class_that_is_out_of_range_in_every_integer_type(dtype):
+    x = lz.zeros(3, 4)
+    for label in (4, 100, *([-1, -128] if dtype.startswith("i") else [])):
+        labels = np.array([0, 9, 3, 9, label, 9], dtype)[::2]
+        with pytest.raises(IndexError, match=f"class {label} is out of range"):
+            F.cross_entropy(x, lz.from_numpy(labels))
+    assert F.cross_entropy(x, lz.from_numpy(np.array([0, 9, 3, 9, 2, 9], dtype)[::2])).item() > 0
+
+
 def test_a_misspelt_knob_is_warned_of_once():
     code = """if True:
         import lezero as lz

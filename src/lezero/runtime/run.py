@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -188,12 +188,13 @@ def _live(rec: Recording) -> list[Handle]:
 
 def _let_go(rec: Recording, found: dict[int, Handle]) -> None:
     """Leave out the parameters that only the recording's list of them refers to: those of a model that was dropped."""
-    listed = list(map(id, rec.variables.values()))
-    keys = [key for key in dict.fromkeys(listed) if key in found]
-    times = Counter(listed) if len(set(listed)) < len(listed) else dict.fromkeys(keys, 1)
-    owners = counts([found[key] for key in keys])
-    for key, n in zip(keys, owners):
-        if n - 1 <= times[key]:  # besides `found`
+    times: dict[int, int] = {}  # on the list
+    for key in map(id, rec.variables.values()):
+        if key in found:
+            times[key] = times.get(key, 0) + 1
+    owners = counts([found[key] for key in times])
+    for (key, n), held in zip(times.items(), owners):
+        if held - 1 <= n:  # besides `found`
             found.pop(key)._rec = None
 
 
