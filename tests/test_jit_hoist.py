@@ -146,6 +146,25 @@ def test_it_can_be_left_out_while_a_program_runs(computed, monkeypatch):
     assert times == [0, 1, 1]
 
 
+def test_an_interrupt_while_kept_values_are_computed_anew(monkeypatch):
+    w = lz.tensor(real(N, N))
+    f = lz.jit(lambda x: F.linear(x, turned(w)))
+    x = real(3, N)
+    for _ in range(6):
+        f(lz.tensor(x))
+    (form,) = f._variants.values()
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    w.mul_(2).realize()
+    with monkeypatch.context() as patched:
+        patched.setattr(form.steady.hoisted._before, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            f(lz.tensor(x))
+    close(f(lz.tensor(x)), expected(x, w.numpy()))
+
+
 def test_random_numbers_are_drawn_at_every_call(computed):
     w = lz.tensor(real(N, N))
     f = lz.jit(lambda x: F.linear(x, F.dropout(w, 0.5)))

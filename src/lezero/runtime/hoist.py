@@ -69,9 +69,9 @@ class Hoisted:
     def _compute(self, sources: Sequence[Buffer], bindings: Sequence[int]) -> None:
         if Borrowed in map(type, sources):  # whose owner may write to it at any time
             self._changed = CHANGES + 1
+        self._kept = self._before.run(sources, bindings)  # first: where it raises, nothing is known of these sources
         self._seen = [ref(b) for b in sources]  # a strong one would keep runs from writing over the weights
         self._versions = [b.version for b in sources]
-        self._kept = self._before.run(sources, bindings)
 
 
 def hoisted(
