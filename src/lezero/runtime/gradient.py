@@ -323,9 +323,7 @@ def backward(root: Handle, gradient: Any = None, retain_graph: bool | None = Non
     if not plain or any(t._grad is not None or t._hooks or not t._requires_grad for t in rec.variables.values()):
         accumulate([root], [gradient], create_graph, retain)
         return
-    variables = list(rec.variables.values())
-    grads = replayed_gradients(rec, root._node, variables, retain)
-    if grads is None:
+    if not replayed_gradients(rec, root._node, retain):
         accumulate([root], [gradient], create_graph, retain)
 
 
@@ -344,8 +342,8 @@ def accumulate(roots: Sequence[Handle], seeds: Sequence[Any], create_graph: bool
             adopt(t._grad, t._grad + dy)
 
 
-def replayed_gradients(rec: Recording, root: Node, variables: list[Handle], retain: bool) -> Any:
-    """First gradients of leaves: recorded once for a trace, followed in one go when it repeats."""
+def replayed_gradients(rec: Recording, root: Node, retain: bool) -> bool:
+    """First gradients of leaves: recorded once for a trace, followed in one go when it repeats; whether there are any now."""
     start = rec.tail
     key = ("backward", root.index, retain)
     table = start.replays
@@ -366,7 +364,7 @@ def replayed_gradients(rec: Recording, root: Node, variables: list[Handle], reta
         return True
     end, count, effects, guards = learned
     if not all(dims.holds(g, rec.bindings) for g in guards):
-        return None
+        return False
     for leaf, node in effects:
         t = rec.variables[leaf]
         if STATE.capture is not None:
