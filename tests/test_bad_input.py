@@ -668,6 +668,12 @@ def test_a_class_that_is_out_of_range(loss, label):
         getattr(F, loss)(image, lz.tensor(np.full((2, 5), label)))
 
 
+def test_a_negative_class_is_none_where_there_are_more_classes_than_its_type_counts():
+    with pytest.raises(IndexError, match="class -60 is out of range: the input has 200 classes"):
+        F.cross_entropy(lz.zeros(2, 200), lz.tensor(np.int8([1, -60])))
+    assert F.cross_entropy(lz.zeros(2, 200), lz.tensor(np.uint8([1, 199]))).item() > 0
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8"])
 def test_a_class_that_is_out_of_range_in_every_integer_type(dtype):
     x = lz.zeros(3, 4)

@@ -134,6 +134,18 @@ def test_what_would_take_more_memory_than_it_is_computed_from_is_not_kept(comput
     assert not computed
 
 
+def test_it_can_be_left_out_while_a_program_runs(computed, monkeypatch):
+    w = lz.tensor(real(N, N))
+    f = lz.jit(lambda x: F.linear(x, turned(w)))
+    x, times = real(3, N), []
+    for passes in ("-hoist", "", "-hoist"):
+        monkeypatch.setenv("LEZERO_PASSES", passes)
+        for _ in range(6):
+            close(f(lz.tensor(x)), expected(x, w.numpy()))
+        times.append(len(computed))
+    assert times == [0, 1, 1]
+
+
 def test_random_numbers_are_drawn_at_every_call(computed):
     w = lz.tensor(real(N, N))
     f = lz.jit(lambda x: F.linear(x, F.dropout(w, 0.5)))

@@ -115,6 +115,13 @@ SECTIONS = [
         100,
         {},
     ),
+    Section(
+        "torch.optim.swa_utils",
+        lambda: list(torch.optim.swa_utils.__all__),
+        lambda: lz.optim.swa_utils,
+        100,
+        {},
+    ),
 ]
 
 

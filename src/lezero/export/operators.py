@@ -268,9 +268,8 @@ def _arange(w: Writer, node: Node, operands: Sequence[str]) -> str:
     a = node.named_attrs()
     parts = [a["start"], a["stop"], a["step"]]
     if any(type(p) is Dim for p in parts):
-        falling = (
-            a["step"] < 0
-        )  # ONNX Runtime makes Gather at a Range that falls to -1 a Slice, whose -1 is the last element
+        # ONNX Runtime makes Gather at a Range that falls to -1 a Slice, whose -1 is the last element.
+        falling = a["step"] < 0
         start, stop, step = (
             w.add("Reshape", [w.extents([p]), w.integers([])]) for p in ([0, node.shape[0], 1] if falling else parts)
         )

@@ -20,7 +20,8 @@ Restructuring goes on in ``schedule/``, where kernels are made; what happens the
 * ``order``: what frees memory runs first, instead of in the order recorded (``order.py``);
 * ``share``: a value takes the memory of one that is read last where it is written (``schedule.py``), and what is stacked is
   computed where it belongs in the stack (``joining.py``);
-* ``together``: updates of parameters are one launch (``schedule.py``).
+* ``together``: updates of parameters are one launch (``schedule.py``);
+* ``hoist``: what a captured function computes from no argument is computed once (``runtime/hoist.py``).
 
 Results are right with any of them left out, and the set is part of what compiled programs are known by.
 ``benchmarks/ablation.py`` measures what each is worth.
@@ -58,9 +59,9 @@ PIPELINE: tuple[Pass, ...] = (
 )
 REQUIRED = frozenset({"decompose", "pin_outputs"})
 SCHEDULED = frozenset(
-    "layout fuse epilogue statistics winograd packed see_through recompute order share together".split()
+    "layout fuse epilogue statistics winograd packed see_through recompute order share together hoist".split()
 )
-"""What is restructured in ``schedule/``, and can be left out in the same way."""
+"""What is restructured in ``schedule/``, or between the calls of a captured function, and can be left out in the same way."""
 
 
 def switched_off() -> frozenset[str]:

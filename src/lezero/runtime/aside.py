@@ -7,6 +7,7 @@ from typing import Any
 from weakref import ref
 
 from lezero.runtime import run
+from lezero.runtime.capture import VALUE_IS_READ
 from lezero.runtime.inputs import default_generator
 from lezero.runtime.recording import STATE, Handle, Recording, count_capture
 from lezero.runtime.trie import Root, forget
@@ -27,7 +28,7 @@ class _Watch:
         self.before: list[tuple[ref[Handle], list[Any]]] = []  # tensors the function changed, and what they were before
         self.others: list[Callable[[], None]] = []  # put back what is not in handles
 
-    def refuse(self, why: str = "a value is read (by .item(), .numpy(), printing, or an `if` on a tensor)") -> None:
+    def refuse(self, why: str = VALUE_IS_READ) -> None:
         raise ExplainError(
             f"explain: inside {self.name}, {why}, which needs a run; explain the part before or after it"
         )

@@ -74,8 +74,8 @@ def expect_classes(name: str, target: Any, classes: int, ignored: int) -> None:
     if target._buffer is None or target.dtype.kind not in "iu" or not target._buffer.array.size:
         return
     array = target._buffer.array
-    # One pass for both ends: a negative number is a large one without its sign.
-    if np.maximum.reduce(array.view(UNSIGNED[array.itemsize]), axis=None) < classes:
+    # One pass for both ends: a negative number is one of the larger half without its sign.
+    if np.maximum.reduce(array.view(UNSIGNED[array.itemsize]), axis=None) < min(classes, 1 << 8 * array.itemsize - 1):
         return
     wrong = array[((array < 0) | (array >= classes)) & (array != ignored)]
     if wrong.size:

@@ -10,6 +10,8 @@ from weakref import ref
 from lezero.runtime.recording import Handle
 from lezero.runtime.sites import PACKAGE
 
+VALUE_IS_READ = "a value is read (by .item(), .numpy(), printing, or an `if` on a tensor)"
+
 
 class CaptureError(RuntimeError):
     """The function does something a captured function cannot do."""
@@ -26,7 +28,7 @@ class Capture:
         self.grads: dict[int, tuple[Handle, Handle | None, bool]] = {}
         self.others: list[Callable[[], None]] = []  # put back what is not in handles
 
-    def refuse(self, why: str = "a value is read (by .item(), .numpy(), printing, or an `if` on a tensor)") -> None:
+    def refuse(self, why: str = VALUE_IS_READ) -> None:
         """Something that needs a run."""
         at = _user_line()
         raise CaptureError(

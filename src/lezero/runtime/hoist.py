@@ -17,6 +17,7 @@ from lezero.graph.node import Graph, Node, with_inputs
 from lezero.hal.backend import Backend, Program
 from lezero.hal.buffer import Borrowed, Buffer
 from lezero.ops.base import LEAF
+from lezero.passes.pipeline import switched_off
 
 LEAST = 1 / 32
 """Part of the bytes of what is no argument that the kept values must come to: for less, nothing is planned a second time."""
@@ -80,6 +81,8 @@ def hoisted(
 
     constant : positions of the leaves that are no arguments
     """
+    if "hoist" in switched_off():
+        return None
     fixed = {graph.leaves[k]: _bytes(graph.leaves[k]) for k in constant if type(inputs[k]) is not Borrowed}
     total = sum(fixed.values())
     kept, sources = _worth_keeping(graph, fixed, max(MOST * total, ALWAYS))

@@ -43,14 +43,9 @@ def variables_of(handles: list[Handle], function: Any) -> Iterator[tuple[str, Ha
     named: set[int] = set()
     for prefix, variables in places:
         for name, value in list(variables.items()):
-            inside = (
-                [value]
-                if isinstance(value, Handle)
-                else tensors_in(value)
-                if type(value) in (list, tuple, dict)
-                else ()
-            )
-            for h in inside:
+            if not isinstance(value, Handle) and type(value) not in (list, tuple, dict):
+                continue  # also where it is a subclass, which may do anything when it is looked into
+            for h in tensors_in(value):
                 if id(h) in wanted and id(h) not in named:
                     named.add(id(h))
                     yield prefix + name, h

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from lezero.graph.dim import Dim
 from lezero.graph.dtype import DType, as_dtype, number_dtype
 from lezero.graph.node import Node
@@ -137,8 +139,6 @@ def as_number(value: Any) -> Any:
     kind = type(value)
     if kind is Dim or kind in _NUMBERS:
         return value
-    import numpy as np
-
     if isinstance(value, (np.ndarray, np.generic)):
         if value.ndim == 0 and value.dtype.kind in "biufc":
             return value.item()
@@ -167,8 +167,6 @@ def scalar_leaf(
     rec: Recording, value: Any, get: Callable[[], Any] | None, weak: bool = True, dtype: DType | None = None
 ) -> Node:
     """A leaf for a Python number; `get` reads it again when a captured step is called."""
-    import numpy as np
-
     dtype = dtype or number_dtype(value)
     try:
         buffer = Buffer(np.array(value, dtype.numpy))

@@ -65,9 +65,8 @@ class Recording:
         self.leaf_handles: list[Handle | None] = []  # in step with leaf_nodes and buffers
         self.leaf_nodes: list[Node] = []
         self.buffers: list[Buffer] = []
-        self.scalars: list[
-            tuple[int, Callable[[], Any] | None]
-        ] = []  # (position in buffers, where the value comes from)
+        # (position in buffers, where the value comes from)
+        self.scalars: list[tuple[int, Callable[[], Any] | None]] = []
         self.variables: dict[Node, Handle] = {}  # leaves (and re-pointed leaves) gradients are accumulated into
         self.hooks: dict[Node, dict] = {}  # called with the gradient that arrives at a node
         self.checks: list[Any] = []  # indices to look at when they are computed: see runtime/bounds.py
@@ -132,9 +131,8 @@ class _State(threading.local):
         self.skip_update: Any = None  # a 0-d bool: where it holds, optimizers leave everything as it is
         self.site: tuple[str, int] | None = None  # the line to give recorded nodes, where it is known already
         self.capture: Any = None  # the jit capture in progress
-        self.adopted: list[tuple] | None = (
-            None  # handles re-pointed while a segment is learned, and what they stood for
-        )
+        # handles re-pointed while a segment is learned, and what they stood for
+        self.adopted: list[tuple] | None = None
 
 
 STATE = _State()

@@ -84,9 +84,8 @@ class Allocator:
         self._lent: dict[int, _Lent] = {}  # by address
         self._returned: deque[ref[Block]] = deque()
         self._free: dict[int, list[tuple[int, object]]] = {}
-        self._slabs: dict[
-            int, tuple[int, int, object]
-        ] = {}  # of each size the last slab: from where to where it is uncut
+        # Of each size the last slab: from where to where it is uncut.
+        self._slabs: dict[int, tuple[int, int, object]] = {}
         self._current = self._peak = self._kept = self._mapped = 0
 
     def alloc(self, nbytes: int) -> tuple[int, Block]:

@@ -10,7 +10,7 @@ from lezero.ops import losses
 from lezero.ops.base import broadcast_shapes
 from lezero.runtime.bounds import expect_classes
 from lezero.runtime.sites import user_site
-from lezero.tensor import Tensor
+from lezero.tensor import Tensor, where
 
 _WARNED: dict = {}
 """Where Python notes which of the user's lines have been warned about."""
@@ -218,7 +218,7 @@ def gaussian_nll_loss(
         raise ValueError(
             f"gaussian_nll_loss: var of shape {tuple(var.shape)} does not broadcast to {tuple(input.shape)}, that of input"
         )
-    var = var + (var.clamp(eps) - var).detach()
+    var = where(var < eps, var - var.detach() + eps, var)
     loss = 0.5 * (var.log() + (input - target) ** 2 / var)
     if full:
         loss = loss + 0.9189385332046727  # log(2π) / 2
@@ -246,8 +246,6 @@ def cosine_embedding_loss(
 
     reduction : {"mean", "sum", "none"}
     """
-    from lezero.tensor import where
-
     input1 = input1 if input1.is_floating_point() else input1.float()
     input2 = input2 if input2.is_floating_point() else input2.float()
     similarity = cosine_similarity(input1, input2, dim=-1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from lezero.graph.dtype import float64
 from lezero.ops import creation, movement, normalization
 from lezero.ops.arithmetic import lerp
@@ -122,8 +124,6 @@ def rms_norm(
     weight : of `normalized_shape`, optional
     eps : added to the mean square; the dtype's machine epsilon unless given
     """
-    import numpy as np
-
     dims = _trailing("rms_norm", input, normalized_shape)
     if eps is None:
         eps = float(np.finfo(np.float64 if input.dtype.name == "float64" else np.float32).eps)

@@ -138,9 +138,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
-def _gated(
-    fused: Tensor, up: Tensor | None, *, alpha: float, beta: float, limit: float, layout: int
-) -> Tensor:  # fmt: skip
+def _gated(fused: Tensor, up: Tensor | None, *, alpha: float, beta: float, limit: float, layout: int) -> Tensor:
     """SwiGLU of two halves that lie in turn (layout 1) or one after the other (2), or of two tensors (0)."""
     if up is None:
         half = fused.shape[-1] // 2
