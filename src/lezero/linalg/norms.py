@@ -11,6 +11,7 @@ from lezero.linalg.matrices import check_matrix
 from lezero.linalg.solutions import inv
 from lezero.linalg.spectral import svdvals
 from lezero.ops.base import normalize_axis
+from lezero.ops.rules import narrow, widen
 from lezero.tensor import Tensor
 
 
@@ -46,11 +47,11 @@ def matrix_norm(
     rows, columns = (normalize_axis("linalg.matrix_norm", d, A.ndim) for d in dim)
     if rows == columns:
         raise ValueError(f"linalg.matrix_norm: two different dimensions are needed, got {tuple(dim)}")
-    x = A.movedim((rows, columns), (-2, -1))
+    x = widen(A).movedim((rows, columns), (-2, -1))
     check_matrix("matrix_norm", x)
     if ord not in _MATRIX_NORMS:
         raise ValueError(f"linalg.matrix_norm: ord is one of {', '.join(map(repr, _MATRIX_NORMS))}, got {ord!r}")
-    y = _MATRIX_NORMS[ord](x)
+    y = narrow(_MATRIX_NORMS[ord](x), A.dtype.to_real())
     if not keepdim:
         return y
     for d in sorted((rows, columns)):

@@ -11,6 +11,7 @@ from lezero.function import Function
 from lezero.linalg.matrices import check_matrix, tensor_of
 from lezero.linalg.solutions import inv
 from lezero.numerics import matrix_power as _positive_power
+from lezero.ops.rules import narrow, widen
 from lezero.tensor import Tensor, cat
 
 _PADE = (
@@ -57,8 +58,9 @@ class _Exponential(Function):
 
 def matrix_exp(A: Tensor) -> Tensor:
     """Exponentials of square matrices, computed in double precision."""
-    check_matrix("matrix_exp", A, square=True)
-    return _Exponential.apply(A)
+    x = widen(A)
+    check_matrix("matrix_exp", x, square=True)
+    return narrow(_Exponential.apply(x), A.dtype)
 
 
 def matrix_power(A: Tensor, n: int) -> Tensor:

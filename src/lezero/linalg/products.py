@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lezero.composed import cross as _cross
+from lezero.graph import dtype as dt
 from lezero.numerics import chain_matmul
 from lezero.ops.base import broadcast_shapes, normalize_axis
 from lezero.rearranged import diagonal as _diagonal
@@ -57,7 +58,7 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     """Powers 0 to N - 1 of the last dimension's elements, along a new last dimension."""
-    x = x if x.ndim else x.reshape(1)
+    x = (x if x.ndim else x.reshape(1))._cast(dt.int64 if x.dtype.kind in "biu" else x.dtype)
     n = int(x.shape[-1]) if N is None else N
     ones = full(tuple(x.shape), 1, dtype=x.dtype)
     powers = [ones]
