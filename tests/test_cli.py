@@ -65,6 +65,14 @@ def test_every_command_has_help(name, call):
     assert COMMANDS[name][2].split()[0] in out
 
 
+@pytest.mark.parametrize("module", ["lezero", "lezero.cli"])
+def test_run_as_a_module(module):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-m", module, "version"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["lezero", lz.__version__]
+
+
 def test_help_lists_the_commands_without_importing_them():
     text = (
         "import sys; from lezero.cli import run; run(['--help']); print([m for m in sys.modules if 'lezero.cli.' in m])"

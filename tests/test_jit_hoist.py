@@ -186,3 +186,19 @@ def test_a_limit_on_memory_is_kept_to(computed):
     for _ in range(6):
         close(f(lz.tensor(x)), expected(x, w.numpy()))
     assert not computed
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the first call", "after some calls"])
+def test_memory_that_was_handed_out(late):
+    """PyTorch writes to what it is told is read-only."""
+    torch = pytest.importorskip("torch")
+    w = lz.tensor(real(N, N))
+    f = lz.jit(lambda x: F.linear(x, turned(w)))
+    x = real(3, N)
+    if late:
+        for _ in range(5):
+            f(lz.tensor(x))
+    theirs = torch.from_dlpack(w)
+    for _ in range(6):
+        close(f(lz.tensor(x)), expected(x, w.numpy()))
+        theirs.mul_(2)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+LENT = float("-inf")
+"""The version of what others may write to: more writes leave it as it is."""
+
 
 class Buffer:
     """A realised value.
@@ -20,8 +23,8 @@ class Buffer:
         The dimensions from the outermost to the innermost in memory; None is row-major.
     address : int
         Of the first element; found out when first asked for, where it was not given.
-    version : int
-        How often a run wrote other values into it.
+    version : int or float
+        How often a run wrote other values into it; ``LENT`` where others may.
     """
 
     __slots__ = ("__weakref__", "address", "array", "device", "order", "version")
@@ -29,7 +32,8 @@ class Buffer:
     def __init__(
         self, array: np.ndarray, device: str = "cpu", order: tuple[int, ...] | None = None, address: int | None = None
     ):
-        self.array, self.device, self.order, self.version = array, device, order, 0
+        self.array, self.device, self.order = array, device, order
+        self.version: float = 0
         if address is not None:
             self.address = address
 
@@ -91,3 +95,13 @@ def export(buffer: Buffer) -> np.ndarray:
         view = np.asarray(_Exported(buffer, array))
     view.flags.writeable = False
     return view
+
+
+def lend(buffer: Buffer) -> None:
+    """Note that others have got this memory: not all that are told it is read-only keep to that."""
+    buffer.version = LENT
+
+
+def written_by_others(buffer: Buffer) -> bool:
+    """Whether values may change without a run."""
+    return type(buffer) is Borrowed or buffer.version == LENT

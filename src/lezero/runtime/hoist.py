@@ -15,7 +15,7 @@ from weakref import ref
 
 from lezero.graph.node import Graph, Node, with_inputs
 from lezero.hal.backend import Backend, Program
-from lezero.hal.buffer import Borrowed, Buffer
+from lezero.hal.buffer import Buffer, written_by_others
 from lezero.ops.base import LEAF
 from lezero.passes.pipeline import switched_off
 
@@ -67,7 +67,7 @@ class Hoisted:
         return [*self._rest(given), *self._kept]
 
     def _compute(self, sources: Sequence[Buffer], bindings: Sequence[int]) -> None:
-        if Borrowed in map(type, sources):  # whose owner may write to it at any time
+        if any(map(written_by_others, sources)):
             self._changed = CHANGES + 1
         self._kept = self._before.run(sources, bindings)  # first: where it raises, nothing is known of these sources
         self._seen = [ref(b) for b in sources]  # a strong one would keep runs from writing over the weights
@@ -83,7 +83,7 @@ def hoisted(
     """
     if "hoist" in switched_off():
         return None
-    fixed = {graph.leaves[k]: _bytes(graph.leaves[k]) for k in constant if type(inputs[k]) is not Borrowed}
+    fixed = {graph.leaves[k]: _bytes(graph.leaves[k]) for k in constant if not written_by_others(inputs[k])}
     total = sum(fixed.values())
     kept, sources = _worth_keeping(graph, fixed, max(MOST * total, ALWAYS))
     if not kept or sum(map(_bytes, kept)) < LEAST * total:

@@ -13,7 +13,7 @@ import numpy as np
 
 from lezero.graph import dtype as dt
 from lezero.graph.dtype import as_dtype
-from lezero.hal.buffer import Borrowed
+from lezero.hal.buffer import Borrowed, export, lend
 from lezero.tensor.core import Core
 from lezero.tensor.creation import _from_array, tensor
 
@@ -84,7 +84,8 @@ class Exchange(Core):
             raise BufferError("a tensor that requires a gradient is not handed out by DLPack; use x.detach()")
         if stream is not None or (dl_device is not None and tuple(dl_device) != CPU):
             raise BufferError(f"DLPack: the elements are in the CPU's memory; got device {dl_device}, stream {stream}")
-        array, kind = self.numpy(), self.dtype.kind
+        buffer = self._looked_at()
+        array, kind = export(buffer), self.dtype.kind
         old = not SAYS_READ_ONLY or max_version is None or max_version[0] < 1
         if old and copy is False:
             raise BufferError(
@@ -97,6 +98,8 @@ class Exchange(Core):
             capsule = array.copy().__dlpack__()
         else:
             capsule = array.__dlpack__(max_version=max_version, copy=copy or None)
+            if not copy:
+                lend(buffer)
         if kind == "bfloat16":
             _renamed(capsule, _UNSIGNED, _BFLOAT)
         return capsule
