@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = chosen
+
+
+@pytest.fixture
+def nothing_compiled() -> Iterator[None]:
+    """Runs are NumPy's: for tests of what a program means, whose many forms would take long to compile."""
+    from lezero.hal.registry import get_backend, set_backend
+
+    before = get_backend()
+    set_backend("numpy")
+    yield
+    set_backend(before)

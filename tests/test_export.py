@@ -15,7 +15,6 @@ from export_layers import LAYERS, image
 from lezero import models, nn
 from lezero.export import Dim, ExportError, VerificationError, to_onnx
 from lezero.export.trace import _tensors
-from lezero.hal.registry import get_backend, set_backend
 from lezero.models.resnet import BasicBlock, Bottleneck
 
 onnx = pytest.importorskip("onnx", reason="writing ONNX needs the onnx package")
@@ -88,14 +87,6 @@ def test_every_model_is_here():
         n for n in models.__all__ if same.get(n, n) not in SMALL and n not in classes and not n.endswith("Config")
     }
     assert not missing
-
-
-@pytest.fixture
-def nothing_compiled():
-    before = get_backend()
-    set_backend("numpy")
-    yield
-    set_backend(before)
 
 
 def numbers(result):

@@ -8,12 +8,13 @@ import pytest
 import lezero as lz
 from lezero import nn
 from lezero.export import Dim, ExportError, to_onnx
-from lezero.hal.registry import get_backend, set_backend
 from lezero.nn.recurrent import KINDS, run_layers
 from lezero.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 onnx = pytest.importorskip("onnx", reason="writing ONNX needs the onnx package")
 runtime = pytest.importorskip("onnxruntime", reason="exports are compared with ONNX Runtime")
+
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 OPTIONS = {
     "plain": {},
@@ -28,14 +29,6 @@ LAYERS = {
     "LSTM all": ("LSTM", {"proj_size": 2, "num_layers": 2, "bidirectional": True, "batch_first": True}),
 }
 SIZES = [(1, 1), (7, 3), (3, 5)]  # (length, batch); the example has (4, 2)
-
-
-@pytest.fixture(autouse=True)
-def nothing_compiled():
-    before = get_backend()
-    set_backend("numpy")
-    yield
-    set_backend(before)
 
 
 class Layer(nn.Module):

@@ -8,18 +8,11 @@ import pytest
 import lezero as lz
 import lezero.nn.functional as F
 from lezero.export import Dim, ExportError, to_onnx
-from lezero.hal.registry import get_backend, set_backend
 
 onnx = pytest.importorskip("onnx", reason="writing ONNX needs the onnx package")
 runtime = pytest.importorskip("onnxruntime", reason="exports are compared with ONNX Runtime")
 
-
-@pytest.fixture(autouse=True)
-def nothing_compiled():
-    before = get_backend()
-    set_backend("numpy")
-    yield
-    set_backend(before)
+pytestmark = pytest.mark.usefixtures("nothing_compiled")
 
 
 def written(program, examples, dims, path, others):
